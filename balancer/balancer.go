@@ -1,0 +1,140 @@
+package balancer
+
+import (
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/kube-splice/kube-splice/service"
+)
+
+// defaultMaxAffinity bounds the memory of one port's affinity records to about
+// 20 MB.
+const defaultMaxAffinity = 100_000
+
+// Config is the configuration of one Service port's Balancer; its zero value is
+// the default.
+type Config struct {
+	// MaxAffinity is how many affinity records are kept at most; the least
+	// recently used one makes room for a new one. 0 means 100,000.
+	MaxAffinity int
+}
+
+// Balancer hands out the endpoints of one Service port. All methods may be
+// called from any goroutine.
+type Balancer struct {
+	mu       sync.Mutex
+	closed   bool
+	name     string // of policy; canonical
+	policy   policy
+	affinity affinity
+	turn     uint64 // counts the calls of Pick
+
+	eligible []*endpoint // sorted by address
+	// known holds the eligible endpoints and those that still have connections,
+	// so that an endpoint that leaves and returns finds its count again.
+	known map[netip.AddrPort]*endpoint
+}
+
+// New returns a Balancer that has no endpoints yet and balances by [Default].
+// The caller closes it.
+func New(config Config) *Balancer {
+	b := &Balancer{known: make(map[netip.AddrPort]*endpoint)}
+	b.setPolicy(Default)
+	b.affinity.max = config.MaxAffinity
+	if b.affinity.max <= 0 {
+		b.affinity.max = defaultMaxAffinity
+	}
+	b.affinity.wake = b.expireAffinity
+	return b
+}
+
+// Update replaces what the Balancer knows: the policy by name or alias (an
+// unknown name means [Default]), the ClientIP affinity timeout (0 means no
+// affinity) and the eligible endpoints, in any order. The slice is not kept.
+//
+// What did not change is left alone: counts, the place in the rotation, and the
+// affinity records of endpoints that stay. Records of endpoints that are gone
+// leave at once; the others are judged by the new timeout, from their last use.
+func (b *Balancer) Update(policy string, affinity time.Duration, endpoints []service.Endpoint) {
+	addrs := make([]netip.AddrPort, len(endpoints))
+	for i, e := range endpoints {
+		addrs[i] = e.Addr
+	}
+	slices.SortFunc(addrs, netip.AddrPort.Compare)
+	addrs = slices.Compact(addrs)
+
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return
+	}
+	b.setPolicy(policy)
+	b.setEligible(addrs)
+	b.affinity.setTimeout(affinity, time.Now())
+}
+
+// Close drops the endpoints and the affinity records and stops the timer that
+// expires them. Picks that are still out may report afterwards; Pick finds no
+// endpoint any more and Update does nothing. Close may be called again.
+func (b *Balancer) Close() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = true
+	b.setEligible(nil)
+}
+
+// setPolicy changes the policy. A policy that stays keeps its state.
+func (b *Balancer) setPolicy(name string) {
+	p, ok := find(name)
+	if !ok {
+		p, _ = find(Default)
+	}
+	if b.name != p.name {
+		b.name, b.policy = p.name, p.create()
+	}
+}
+
+// setEligible makes addrs, sorted and each once, the eligible endpoints.
+func (b *Balancer) setEligible(addrs []netip.AddrPort) {
+	before := b.eligible
+	if slices.EqualFunc(before, addrs, func(e *endpoint, addr netip.AddrPort) bool { return e.addr == addr }) {
+		return
+	}
+	for _, e := range before {
+		e.eligible = false
+	}
+	b.eligible = make([]*endpoint, len(addrs))
+	for i, addr := range addrs {
+		e := b.known[addr]
+		if e == nil {
+			e = &endpoint{addr: addr, hash: hash(addr.Addr(), addr.Port())}
+			b.known[addr] = e
+		}
+		e.eligible = true
+		b.eligible[i] = e
+	}
+	for _, e := range before {
+		if !e.eligible {
+			b.affinity.forget(e)
+			b.release(e)
+		}
+	}
+}
+
+// release frees an endpoint that is neither eligible nor in use.
+func (b *Balancer) release(e *endpoint) {
+	if !e.eligible && e.active == 0 {
+		delete(b.known, e.addr)
+	}
+}
+
+// expireAffinity is what the affinity timer runs, in a goroutine of its own.
+func (b *Balancer) expireAffinity() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := time.Now()
+	b.affinity.expire(now)
+	b.affinity.rearm(now)
+}
