@@ -1,10 +1,12 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -72,7 +74,7 @@ func (w *wiring) connect(plan []machine) error {
 			}
 		}
 	}
-	return nil
+	return w.settle()
 }
 
 func (w *wiring) addBridge(m machine) error {
@@ -151,6 +153,44 @@ func (w *wiring) raise(name string, l netlink.Link, addrs []netip.Prefix) error 
 		return fmt.Errorf("bring up %s: %w", l.Attrs().Name, err)
 	}
 	return nil
+}
+
+// settle waits until every interface carries packets. The kernel notices on a
+// worker of its own that the second end of a veth pair came up, and until then the
+// bridge drops what the pods send: the first ARP request, which costs a second.
+func (w *wiring) settle() error {
+	deadline := time.Now().Add(5 * time.Second)
+	for name, h := range w.handles {
+		for {
+			down, err := firstDown(h)
+			if err != nil {
+				return fmt.Errorf("list the interfaces of %s: %w", name, err)
+			}
+			if down == "" {
+				break
+			}
+			if time.Now().After(deadline) {
+				return fmt.Errorf("interface %s in %s did not come up", down, name)
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
+	return nil
+}
+
+// firstDown names an interface that is not operational (RFC 2863), if one is left.
+func firstDown(h *netlink.Handle) (string, error) {
+	links, err := h.LinkList()
+	if errors.Is(err, netlink.ErrDumpInterrupted) {
+		return "(changing)", nil
+	}
+	for _, l := range links {
+		a := l.Attrs()
+		if a.Flags&net.FlagLoopback == 0 && a.OperState != netlink.OperUp {
+			return a.Name, nil
+		}
+	}
+	return "", err
 }
 
 func (w *wiring) addRoute(name string, r route) error {
