@@ -1,0 +1,85 @@
+package redirect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+
+	"github.com/kube-splice/kube-splice/service"
+)
+
+// Cleanup removes our chains and every jump into them, of both families and from
+// both kernel interfaces, and touches nothing else. It needs nothing but the
+// iptables programs that are there, may be repeated, and goes on after an error
+// to remove what it can.
+func Cleanup(ctx context.Context, cfg Config) error {
+	cfg = cfg.withDefaults()
+	var errs []error
+	for _, variant := range []string{plain, nft, legacy} {
+		_, err := removeVariant(ctx, cfg, variant)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// cleanLeftovers removes what an earlier run left in the kernel interface that
+// is not in use now: those rules would still be in force.
+func (t *IPTables) cleanLeftovers(ctx context.Context) {
+	removed, err := removeVariant(ctx, t.cfg, t.v4.other())
+	if err != nil {
+		t.cfg.Log.Warn("Old rules in the other iptables could not be removed", "iptables", t.v4.other(), "error", err)
+	} else if removed {
+		t.cfg.Log.Info("Removed old rules from the other iptables", "iptables", t.v4.other())
+	}
+}
+
+// removeVariant removes our chains through the programs of one variant, if they
+// are there, and reports whether there were any.
+func removeVariant(ctx context.Context, cfg Config, variant string) (removed bool, err error) {
+	var errs []error
+	for _, family := range []service.Family{service.IPv4, service.IPv6} {
+		t, err := openTool(ctx, cfg, family, variant)
+		if errors.Is(err, exec.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		for _, table := range tables {
+			some, err := t.remove(ctx, table)
+			removed = removed || some
+			errs = append(errs, err)
+		}
+	}
+	return removed, errors.Join(errs...)
+}
+
+// remove removes our chains from one table, jumps first.
+func (t *tool) remove(ctx context.Context, table string) (removed bool, err error) {
+	if has, err := t.has(table); err != nil || !has {
+		return false, err
+	}
+	have, err := t.save(ctx, table)
+	if err != nil {
+		return false, err
+	}
+	var errs []error
+	for _, lines := range have {
+		for _, line := range ourJumps(table, lines) {
+			errs = append(errs, t.delete(ctx, table, line))
+			removed = true
+		}
+	}
+	for _, chain := range chains[table] {
+		if _, exists := have[chain]; !exists {
+			continue
+		}
+		removed = true
+		if err := t.call(ctx, func() error { return t.jumps.ClearAndDeleteChain(table, chain) }); err != nil {
+			errs = append(errs, fmt.Errorf("delete %s chain %s of table %s: %w", t.family, chain, table, err))
+		}
+	}
+	return removed, errors.Join(errs...)
+}

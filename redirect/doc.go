@@ -1,0 +1,28 @@
+// Package redirect leads packets from portals, the addresses at which clients
+// ask for a Service port, to the listeners of the proxy.
+//
+// It writes iptables rules in the five chains the historical kube-proxy had, for
+// IPv4 and IPv6, into whichever of the two kernel interfaces (nft or legacy) the
+// node uses. It is handed the whole desired state each time, reads what the
+// kernel has, and writes only what differs: a lost, altered, doubled or foreign
+// line in its chains is put right, and a state already in force writes nothing.
+//
+//	nat     KUBE-PORTALS-CONTAINER   from PREROUTING, first: pods and other hosts
+//	nat     KUBE-PORTALS-HOST        from OUTPUT, first: programs of this node
+//	nat     KUBE-NODEPORT-CONTAINER  from PREROUTING, last
+//	nat     KUBE-NODEPORT-HOST       from OUTPUT, last
+//	filter  KUBE-NODEPORT-NON-LOCAL  from INPUT, first: lets node ports through
+//
+// Portals come before node ports because a portal may be an address of the node
+// itself, and its port may equal the nodePort of another Service.
+//
+// The package opens no sockets, chooses no endpoints and adds no masquerading:
+// the proxy dials backends itself. It never decides which portals exist; it
+// writes those it is given. It does not touch chains of others, except to put
+// its own jumps into the three built-in chains above.
+//
+// It answers to the iptables half of pkg/proxy/userspace/proxier.go in the
+// historical kube-proxy, with these differences: it serves both IP families,
+// honours node port addresses, lets the proxy's own marked sockets pass, and
+// writes each chain in one transaction instead of one command a rule.
+package redirect

@@ -1,0 +1,244 @@
+package redirect
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/kube-splice/kube-splice/service"
+)
+
+// Config says how rules are written. The zero value is a good one.
+type Config struct {
+	// NodePortAddresses are the addresses of this node that answer on node
+	// ports: CIDRs, and "primary" for the node's primary address of each family.
+	// A family for which nothing is given answers on all its addresses.
+	NodePortAddresses []string
+	// LockWait is how long one program waits for the lock of another iptables
+	// user before it is tried again, in whole seconds; 0 means 5 s.
+	LockWait time.Duration
+	// Log receives what an operator should know once; nil means slog.Default().
+	Log *slog.Logger
+}
+
+func (c Config) withDefaults() Config {
+	c.LockWait = cmp.Or(c.LockWait, 5*time.Second)
+	c.Log = cmp.Or(c.Log, slog.Default())
+	return c
+}
+
+// IPTables keeps the kernel's rules as they should be. Its methods are for one
+// goroutine at a time, and work in the network namespace of the calling thread.
+type IPTables struct {
+	cfg     Config
+	cidrs   []netip.Prefix // parsed from cfg.NodePortAddresses
+	primary bool
+	variant string
+	v4, v6  *tool // v6 is nil while this node has no IPv6 tables
+	noIPv6  error // why v6 is nil
+	warned  bool  // that v6 is nil
+	cleaned bool  // leftovers in the other kernel interface were looked for
+	// placed are the junctions of the last Sync, by family.
+	placed map[*tool][]junction
+}
+
+// NewIPTables finds the iptables programs of the kernel interface that this node
+// uses: the programs of plain names in PATH, unless the kubelet's chains are
+// only behind the other ones. Nothing is written. An error is one line that says
+// what is missing, a program or a privilege.
+func NewIPTables(ctx context.Context, cfg Config) (*IPTables, error) {
+	t := &IPTables{cfg: cfg.withDefaults(), placed: map[*tool][]junction{}}
+	var err error
+	if t.cidrs, t.primary, err = parseNodePortAddresses(cfg.NodePortAddresses); err != nil {
+		return nil, err
+	}
+	if t.v4, t.variant, err = chooseVariant(ctx, t.cfg); err != nil {
+		return nil, err
+	}
+	if t.v6, t.noIPv6 = t.openIPv6(ctx); ctx.Err() != nil {
+		return nil, t.noIPv6
+	}
+	return t, nil
+}
+
+// Backend returns the kernel interface in use, "nft" or "legacy".
+func (t *IPTables) Backend() string { return t.v4.mode }
+
+// openIPv6 opens the IPv6 programs and makes sure there is a table behind them.
+func (t *IPTables) openIPv6(ctx context.Context) (*tool, error) {
+	v6, err := openTool(ctx, t.cfg, service.IPv6, t.variant)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := v6.save(ctx, "nat"); err != nil {
+		return nil, err
+	}
+	return v6, nil
+}
+
+// Sync brings the kernel's rules to what is wanted: it reads them, and writes
+// only what differs, one transaction a table. When it fails, the rules of that
+// family are as before, or lack only jumps, and Sync is to be called again; the
+// other family is written. A Binding that cannot be expressed as a rule is
+// reported in the error and stops no other.
+//
+// A busy lock is waited for some seconds. Sync ends early with ctx.
+func (t *IPTables) Sync(ctx context.Context, want Rules) error {
+	errs := []error{t.syncFamily(ctx, t.v4, want)}
+	if v6, err := t.ipv6For(ctx, want); err != nil {
+		errs = append(errs, err)
+	} else if v6 != nil {
+		errs = append(errs, t.syncFamily(ctx, v6, want))
+	}
+	if len(t.placed) > 0 && !t.cleaned && ctx.Err() == nil {
+		t.cleaned = true
+		t.cleanLeftovers(ctx)
+	}
+	return errors.Join(errs...)
+}
+
+// ipv6For returns the IPv6 programs, or nil where this node has none and wants
+// no rules of theirs.
+func (t *IPTables) ipv6For(ctx context.Context, want Rules) (*tool, error) {
+	if t.v6 != nil {
+		return t.v6, nil
+	}
+	wanted := slices.ContainsFunc(want.Bindings, func(b Binding) bool { return b.Name.Family == service.IPv6 })
+	if !wanted {
+		if !t.warned {
+			t.cfg.Log.Info("This node has no IPv6 rules; IPv6 is left out", "reason", t.noIPv6)
+			t.warned = true
+		}
+		return nil, nil
+	}
+	if t.v6, t.noIPv6 = t.openIPv6(ctx); t.noIPv6 != nil {
+		return nil, fmt.Errorf("write IPv6 rules: %w", t.noIPv6)
+	}
+	return t.v6, nil
+}
+
+// syncFamily writes the contents of chains first, and jumps to them after.
+func (t *IPTables) syncFamily(ctx context.Context, tool *tool, want Rules) error {
+	host, err := hostAddress(tool.family, want.NodeIPs)
+	if err != nil {
+		return err
+	}
+	have := map[string]saved{}
+	for _, table := range tables {
+		if have[table], err = tool.save(ctx, table); err != nil {
+			return err
+		}
+	}
+	refused, err := tool.writeChains(ctx, want.Bindings, host, have)
+	if err != nil {
+		return err
+	}
+	places := junctions(t.nodePortDestinations(tool.family, host, want.NodeIPs))
+	for _, j := range places {
+		lines := have[j.table][j.chain]
+		if j.holds(lines) {
+			continue
+		}
+		if err := j.repair(ctx, tool, lines); err != nil {
+			return err
+		}
+	}
+	t.placed[tool] = places
+	return errors.Join(refused...)
+}
+
+// writeChains brings the contents of our chains to what is wanted. Whether the
+// kernel can match bridge ports is found out by writing such a rule.
+func (t *tool) writeChains(ctx context.Context, want []Binding, host netip.Addr, have map[string]saved) (refused []error, err error) {
+	for {
+		set, refused := renderer{t.family, host, !t.noPhysdev}.render(want)
+		var changes []change
+		for _, table := range tables {
+			changes = append(changes, diff(table, set, have[table]))
+		}
+		err := t.restore(ctx, changes)
+		if err == nil || ctx.Err() != nil || t.noPhysdev || !mentionsPhysdev(set) {
+			return refused, err
+		}
+		t.noPhysdev = true
+		t.log.Info("Rules with physdev cannot be written; externalIPs are served to pods of this node too",
+			"family", t.family.String(), "reason", err)
+	}
+}
+
+// nodePortDestinations returns the addresses of the node that answer on node
+// ports.
+func (t *IPTables) nodePortDestinations(family service.Family, host netip.Addr, nodeIPs []netip.Addr) []netip.Prefix {
+	var dests []netip.Prefix
+	add := func(p netip.Prefix) {
+		if !slices.Contains(dests, p) {
+			dests = append(dests, p)
+		}
+	}
+	if t.primary {
+		primary := host
+		for _, ip := range slices.Backward(nodeIPs) {
+			if service.FamilyOf(ip) == family {
+				primary = ip.Unmap()
+			}
+		}
+		if primary.IsValid() {
+			add(netip.PrefixFrom(primary, primary.BitLen()))
+		}
+	}
+	for _, cidr := range t.cidrs {
+		if service.FamilyOf(cidr.Addr()) == family {
+			add(cidr)
+		}
+	}
+	if len(dests) == 0 && !t.primary {
+		add(netip.PrefixFrom(unspecified(family), 0))
+	}
+	return dests
+}
+
+func unspecified(family service.Family) netip.Addr {
+	if family == service.IPv6 {
+		return netip.IPv6Unspecified()
+	}
+	return netip.IPv4Unspecified()
+}
+
+// Intact reports whether the jumps that the last Sync placed are still there and
+// in place, and with them the chains they lead to. It costs a few short program
+// runs, whatever the number of rules, and does not read the contents of the
+// chains. Before the first successful Sync there is nothing to miss: true.
+func (t *IPTables) Intact(ctx context.Context) (bool, error) {
+	for tool, places := range t.placed {
+		for _, j := range places {
+			lines, err := tool.list(ctx, j.table, j.chain)
+			if err != nil || !j.holds(lines) {
+				return false, err
+			}
+		}
+	}
+	return true, nil
+}
+
+// Listeners returns the listener port that the rules found in the kernel lead
+// each Service port to, so that a new process can listen there again and change
+// no rule.
+func (t *IPTables) Listeners(ctx context.Context) (map[service.Name]uint16, error) {
+	ports := map[service.Name]uint16{}
+	for _, tool := range []*tool{t.v4, t.v6} {
+		if tool == nil {
+			continue
+		}
+		nat, err := tool.save(ctx, "nat")
+		if err != nil {
+			return nil, err
+		}
+		listenerPorts(nat, tool.family, ports)
+	}
+	return ports, nil
+}
