@@ -1,0 +1,99 @@
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kube-splice/kube-splice/service"
+)
+
+// claim is a port of this node held against other programs: a rule leads its
+// connections to a listener, so a program that listened on it would never be
+// reached, and one that already does must not be cut off. The socket is bound and
+// never listens; a connection that no rule leads away is refused by the kernel.
+//
+// The historical kube-proxy held node ports, and portals on addresses of the node
+// itself, with listening sockets, in which stray connections hung.
+type claim struct {
+	fd     int
+	wanted bool
+}
+
+// hold claims what a portal takes away from other programs of this node: a node
+// port, or a port on an external or load-balancer address that is the node's own.
+// It fails when another program has it.
+func (p *Proxy) hold(family service.Family, portal service.Portal) error {
+	if p.cfg.Direct || portal.Kind == service.ClusterIP {
+		return nil
+	}
+	addr := portal.Addr
+	if portal.Kind == service.NodePort {
+		addr = Config{}.bindAddress(family)
+	}
+	at := netip.AddrPortFrom(addr, portal.Number)
+	if c := p.claims[at]; c != nil {
+		c.wanted = true
+		return nil
+	}
+	fd, err := bind(at)
+	switch {
+	case err == nil:
+		p.claims[at] = &claim{fd: fd, wanted: true}
+		return nil
+	case errors.Is(err, unix.EADDRNOTAVAIL) && portal.Kind != service.NodePort:
+		return nil // not an address of this node
+	case errors.Is(err, unix.EADDRINUSE):
+		return fmt.Errorf("another program of this node uses port %d: stop it or choose another port: %w", portal.Number, err)
+	}
+	return err
+}
+
+func (c *claim) release() { _ = unix.Close(c.fd) }
+
+// bind binds a socket to at that nobody else can bind to. SO_REUSEADDR lets it
+// pass over connections in TIME-WAIT and is taken back at once.
+func bind(at netip.AddrPort) (int, error) {
+	domain := unix.AF_INET
+	var sa unix.Sockaddr = &unix.SockaddrInet4{Port: int(at.Port()), Addr: as4(at.Addr())}
+	if at.Addr().Is6() {
+		domain = unix.AF_INET6
+		sa = &unix.SockaddrInet6{Port: int(at.Port()), Addr: at.Addr().As16()}
+	}
+	fd, err := unix.Socket(domain, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, os.NewSyscallError("socket", err)
+	}
+	if domain == unix.AF_INET6 {
+		err = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1)
+	}
+	err = errors.Join(err, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1))
+	if err == nil {
+		err = unix.Bind(fd, sa)
+	}
+	if err == nil {
+		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 0)
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1, os.NewSyscallError("bind", err)
+	}
+	return fd, nil
+}
+
+func as4(a netip.Addr) (b [4]byte) {
+	if a.Is4() {
+		b = a.As4()
+	}
+	return b
+}
+
+func portalText(portal service.Portal) string {
+	if portal.Kind == service.NodePort {
+		return fmt.Sprintf("nodePort %d", portal.Number)
+	}
+	return fmt.Sprintf("%v %v", portal.Kind, netip.AddrPortFrom(portal.Addr, portal.Number))
+}

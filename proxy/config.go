@@ -1,0 +1,86 @@
+package proxy
+
+import (
+	"log/slog"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/kube-splice/kube-splice/proxy/relay"
+	"github.com/kube-splice/kube-splice/service"
+)
+
+// Config says how a Proxy works. Its zero value is usable.
+type Config struct {
+	// BindAddress is the address listeners of its family bind to. The zero value
+	// and an unspecified address mean every address, for both families.
+	BindAddress netip.Addr
+	// Ports is where listener ports are taken from; the zero value means the
+	// kernel's range of ephemeral ports.
+	Ports PortRange
+	// KeepPorts names the listener port each Service port had in an earlier life;
+	// it is taken again where it is free.
+	KeepPorts map[service.Name]uint16
+	// Direct serves clients that connect to the listeners themselves. Otherwise
+	// only connections that a rule led here from one of the Service port's portals
+	// are served, and node ports are held against other programs.
+	Direct bool
+	// Mark is set on the sockets of backend connections (SO_MARK, socket(7));
+	// 0 sets none. It needs CAP_NET_ADMIN.
+	Mark int
+	// Balancer is the balancing policy of Services that name none; empty means
+	// balancer.Default.
+	Balancer string
+	// DialTimeout is the time budget for reaching a backend, all tries together;
+	// 0 means 5 s.
+	DialTimeout time.Duration
+	// KeepAlive is set on both legs of a connection; the zero value means Go's
+	// defaults (first probe after 15 s, then every 15 s, 9 in all).
+	KeepAlive net.KeepAliveConfig
+	// HalfClosed is the limit of half-closed connections; 0 means an hour,
+	// negative means none.
+	HalfClosed time.Duration
+	// Engine relays; nil means relay.Copier.
+	Engine relay.Engine
+	// Record is told of every connection once it has ended. It is called on the
+	// data path and must not block. May be nil.
+	Record func(Record)
+	// Log takes what an operator has to know; nil discards it.
+	Log *slog.Logger
+}
+
+func (c Config) withDefaults() Config {
+	if c.DialTimeout == 0 {
+		c.DialTimeout = 5 * time.Second
+	}
+	switch {
+	case c.HalfClosed == 0:
+		c.HalfClosed = time.Hour
+	case c.HalfClosed < 0:
+		c.HalfClosed = 0
+	}
+	if c.KeepAlive == (net.KeepAliveConfig{}) {
+		c.KeepAlive.Enable = true
+	}
+	if c.Engine == nil {
+		c.Engine = relay.Copier{}
+	}
+	if c.Record == nil {
+		c.Record = func(Record) {}
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+// bindAddress returns the address listeners of the family bind to.
+func (c Config) bindAddress(f service.Family) netip.Addr {
+	if c.BindAddress.IsValid() && !c.BindAddress.IsUnspecified() && service.FamilyOf(c.BindAddress) == f {
+		return c.BindAddress.Unmap()
+	}
+	if f == service.IPv6 {
+		return netip.IPv6Unspecified()
+	}
+	return netip.IPv4Unspecified()
+}

@@ -1,0 +1,24 @@
+// Package proxy serves the Service ports: one TCP listener each, and for every
+// connection
+//
+//	accept → admit → pick → dial (elsewhere, if need be) → relay → record
+//
+// A [Proxy] is driven by its owner, one goroutine, in three steps that bracket the
+// packet rules: [Proxy.Open] opens the listeners a Snapshot wants and gives the
+// balancers their endpoints; the owner then writes rules for the bindings it was
+// given; [Proxy.Prune] closes what the Snapshot no longer has. So a rule never
+// leads to a closed listener.
+//
+// The control path (Open, Prune) and the data path (everything from accept on)
+// share no lock: a connection reads its Service port through one atomic pointer.
+//
+// A Service port without an eligible endpoint keeps its listener parked: the port
+// stays ours, rules stay as they are, and the kernel refuses connections before
+// any handshake (see parked.go).
+//
+// The package does not know where Services come from or how packets reach its
+// listeners, and it leaves UDP ports alone.
+//
+// It answers to proxier.go, proxysocket.go and port_allocator.go of
+// pkg/proxy/userspace in the historical kube-proxy.
+package proxy

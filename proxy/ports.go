@@ -1,0 +1,106 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/kube-splice/kube-splice/service"
+)
+
+// PortRange is an inclusive range of port numbers. The zero value means none.
+type PortRange struct{ First, Last uint16 }
+
+// ParsePortRange reads the forms of the historical --proxy-port-range: "a-b",
+// "a+n" (n ports after a), "a"; "", "0" and "0-0" are the zero value.
+func ParsePortRange(s string) (PortRange, error) {
+	s = strings.TrimSpace(s)
+	if s == "" || s == "0" || s == "0-0" {
+		return PortRange{}, nil
+	}
+	at := strings.IndexAny(s, "-+")
+	first, last, sep := s, s, byte('-')
+	if at >= 0 {
+		first, last, sep = s[:at], s[at+1:], s[at]
+	}
+	a, errA := strconv.ParseUint(first, 10, 16)
+	b, errB := strconv.ParseUint(last, 10, 16)
+	if sep == '+' {
+		b += a
+	}
+	if errA != nil || errB != nil || a == 0 || b < a || b > 65535 {
+		return PortRange{}, fmt.Errorf("port range %q: want FIRST-LAST, FIRST+COUNT or one port, from 1 to 65535", s)
+	}
+	return PortRange{uint16(a), uint16(b)}, nil
+}
+
+// String returns "first-last", or "" for the zero value.
+func (r PortRange) String() string {
+	if r == (PortRange{}) {
+		return ""
+	}
+	return fmt.Sprintf("%d-%d", r.First, r.Last)
+}
+
+var errNoPortLeft = errors.New("no port is free in the range")
+
+// portPool is where listener ports come from.
+type portPool struct {
+	PortRange
+	kept map[uint16]bool // promised to Service ports that had them before
+}
+
+// newPortPool returns the pool of a configured range, or of the kernel's ephemeral
+// one. Kept ports outside of a configured range are not kept.
+func newPortPool(r PortRange, keep map[service.Name]uint16) portPool {
+	pool := portPool{r, map[uint16]bool{}}
+	for _, port := range keep {
+		pool.kept[port] = r == (PortRange{}) || r.First <= port && port <= r.Last
+	}
+	if r == (PortRange{}) {
+		pool.PortRange = ephemeralRange()
+	}
+	return pool
+}
+
+// listen opens a listener on addr: at the port prefer if that can be had, else at
+// the first free one from a random place on. Ports are always asked for by number;
+// see park.
+func (r portPool) listen(ctx context.Context, lc *net.ListenConfig, addr netip.Addr, prefer uint16) (*net.TCPListener, error) {
+	if r.kept[prefer] {
+		if ln, err := listenTCP(ctx, lc, netip.AddrPortFrom(addr, prefer)); err == nil {
+			return ln, nil
+		}
+	}
+	size := int(r.Last) - int(r.First) + 1
+	start := rand.IntN(size)
+	for i := range size {
+		port := r.First + uint16((start+i)%size)
+		if r.kept[port] {
+			continue
+		}
+		ln, err := listenTCP(ctx, lc, netip.AddrPortFrom(addr, port))
+		if err == nil || !errors.Is(err, syscall.EADDRINUSE) {
+			return ln, err
+		}
+	}
+	return nil, fmt.Errorf("%w %v (--proxy-port-range)", errNoPortLeft, r.PortRange)
+}
+
+func listenTCP(ctx context.Context, lc *net.ListenConfig, at netip.AddrPort) (*net.TCPListener, error) {
+	network := "tcp4"
+	if at.Addr().Is6() {
+		network = "tcp6"
+	}
+	ln, err := lc.Listen(ctx, network, at.String())
+	if err != nil {
+		return nil, err
+	}
+	return ln.(*net.TCPListener), nil
+}

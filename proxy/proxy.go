@@ -1,0 +1,180 @@
+package proxy
+
+import (
+	"context"
+	"maps"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+
+	"github.com/kube-splice/kube-splice/service"
+)
+
+// Proxy holds the listeners of all Service ports and serves their connections.
+// Open, Prune and Shutdown belong to one goroutine, its owner's; Counts may be
+// called from any.
+type Proxy struct {
+	cfg    Config
+	ctx    context.Context // ends when connections are to be reset
+	cancel context.CancelFunc
+
+	ports  portPool
+
+	// The owner's.
+	listeners map[service.Name]*listener
+	claims    map[netip.AddrPort]*claim
+	troubles  troubles
+
+	// The data path's.
+	ownPorts  atomic.Pointer[map[uint16]struct{}] // every listener's port
+	counters  counters
+	shortage  shortage
+	accepting sync.WaitGroup
+	conns     sync.WaitGroup
+}
+
+// New returns a Proxy without listeners. Shutdown ends it.
+func New(cfg Config) *Proxy {
+	p := &Proxy{
+		cfg:       cfg.withDefaults(),
+		listeners: map[service.Name]*listener{},
+		claims:    map[netip.AddrPort]*claim{},
+	}
+	p.ports = newPortPool(p.cfg.Ports, p.cfg.KeepPorts)
+	p.troubles.log = p.cfg.Log
+	p.shortage.log = p.cfg.Log
+	p.ownPorts.Store(&map[uint16]struct{}{})
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	return p
+}
+
+// Binding says that connections to a portal of a Service port are served by a
+// listener. Rules may be written for it.
+type Binding struct {
+	Name     service.Name
+	Portal   service.Portal
+	Listener netip.AddrPort // unspecified address: every address
+}
+
+// Opened is what Open could do.
+type Opened struct {
+	// Bindings of every portal that is served now, in the order of the Snapshot.
+	Bindings []Binding
+	// Failed counts what could not be opened, listeners and portals. Each was
+	// logged when it first failed. Open the same Snapshot again to retry.
+	Failed int
+}
+
+// Open brings listeners, balancers and held node ports to what snap wants, except
+// that what snap no longer has is only parked; Prune closes it.
+func (p *Proxy) Open(snap *service.Snapshot) Opened {
+	var opened Opened
+	p.troubles.begin()
+	for _, l := range p.listeners {
+		l.wanted = false
+	}
+	for _, c := range p.claims {
+		c.wanted = false
+	}
+	for _, port := range snap.Ports {
+		if port.Name.Protocol == service.TCP {
+			p.openPort(port, &opened)
+		}
+	}
+	for _, l := range p.listeners {
+		if !l.wanted {
+			p.troubles.note(l.name, "stop serving", l.leave())
+		}
+	}
+	p.storeOwnPorts()
+	p.counters.failing.Store(int64(opened.Failed))
+	p.troubles.end()
+	return opened
+}
+
+// openPort brings one Service port's listener up to date and adds the bindings of
+// its portals.
+func (p *Proxy) openPort(port *service.Port, opened *Opened) {
+	l := p.listeners[port.Name]
+	if l == nil {
+		var err error
+		if l, err = p.listen(port); !p.troubles.note(port.Name, "open a listener", err) {
+			opened.Failed++
+			return
+		}
+		p.listeners[port.Name] = l
+	}
+	l.wanted = true
+	if !p.troubles.note(port.Name, "serve", l.update(port, p.cfg.Balancer)) {
+		opened.Failed++
+	}
+	for _, portal := range port.Portals() {
+		if !p.troubles.note(port.Name, "open "+portalText(portal), p.hold(port.Name.Family, portal)) {
+			opened.Failed++
+			continue
+		}
+		opened.Bindings = append(opened.Bindings, Binding{port.Name, portal, l.addr})
+	}
+}
+
+// Prune closes the listeners and gives up the node ports that the Snapshot last
+// opened does not have. Their established connections go on.
+func (p *Proxy) Prune() {
+	maps.DeleteFunc(p.listeners, func(_ service.Name, l *listener) bool {
+		if !l.wanted {
+			l.close()
+		}
+		return !l.wanted
+	})
+	maps.DeleteFunc(p.claims, func(_ netip.AddrPort, c *claim) bool {
+		if !c.wanted {
+			c.release()
+		}
+		return !c.wanted
+	})
+	p.storeOwnPorts()
+}
+
+// Shutdown closes every listener, waits for the connections until ctx ends, and
+// resets those still there then. It returns when all are gone.
+func (p *Proxy) Shutdown(ctx context.Context) {
+	for _, l := range p.listeners {
+		l.wanted = false
+	}
+	for _, c := range p.claims {
+		c.wanted = false
+	}
+	p.Prune()
+	p.accepting.Wait()
+	stop := context.AfterFunc(ctx, p.cancel)
+	p.conns.Wait()
+	stop()
+	p.cancel()
+}
+
+// storeOwnPorts tells the data path which ports are our listeners'.
+func (p *Proxy) storeOwnPorts() {
+	ports := make(map[uint16]struct{}, len(p.listeners))
+	for _, l := range p.listeners {
+		ports[l.addr.Port()] = struct{}{}
+	}
+	p.ownPorts.Store(&ports)
+}
+
+// isOwnListener reports whether a dial to addr would reach one of our listeners.
+func (p *Proxy) isOwnListener(addr netip.AddrPort) bool {
+	if _, ours := (*p.ownPorts.Load())[addr.Port()]; !ours {
+		return false
+	}
+	local, err := net.InterfaceAddrs()
+	if err != nil {
+		return true // cannot tell; a refused dial is better than a loop
+	}
+	for _, a := range local {
+		if prefix, err := netip.ParsePrefix(a.String()); err == nil && prefix.Addr() == addr.Addr() {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,51 @@
+package proxy
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/kube-splice/kube-splice/proxy/relay"
+	"github.com/kube-splice/kube-splice/service"
+)
+
+// Record is what there is to tell about one connection that has ended.
+type Record struct {
+	Name     service.Name
+	Client   netip.AddrPort
+	Original netip.AddrPort // where the client connected to; zero if unknown
+	Backend  netip.AddrPort // the last one tried; zero if none was
+	Attempts int            // dials
+	Sticky   bool           // the backend was chosen by session affinity
+	Dial     time.Duration  // from accept to the backend's answer, failed dials included
+	Duration time.Duration  // from accept to the end
+	Up, Down int64          // bytes client to backend, and back
+	Close    Close
+	Err      error // the error behind Close, if there is one
+	LogOff   bool  // the Service keeps its connections out of the connection log
+}
+
+// Close is how a connection ended, in the words of the connection log.
+type Close string
+
+// Every way a connection can end.
+const (
+	ClientClosed  Close = "client-closed"  // both sides closed, the client first
+	BackendClosed Close = "backend-closed" // both sides closed, the backend first
+	ClientReset   Close = "client-reset"
+	BackendReset  Close = "backend-reset"
+	DialFailed    Close = "dial-failed"  // no endpoint answered in the time budget
+	NoEndpoints   Close = "no-endpoints" // the last eligible endpoint left before one was reached
+	RefusedDirect Close = "refused-direct"
+	Denied        Close = "denied"
+	IdleLimit     Close = "idle"
+	HalfClosed    Close = "half-closed" // nothing moved for too long after one side had closed
+	Shutdown      Close = "shutdown"
+	Internal      Close = "internal"
+)
+
+var closeOf = map[relay.Cause]Close{
+	relay.ClientClosed: ClientClosed, relay.BackendClosed: BackendClosed,
+	relay.ClientReset: ClientReset, relay.BackendReset: BackendReset,
+	relay.Idle: IdleLimit, relay.HalfClosed: HalfClosed,
+	relay.Shutdown: Shutdown, relay.Internal: Internal,
+}

@@ -1,0 +1,159 @@
+package relay
+
+import (
+	"context"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Copier is the reference Engine. Its zero value is ready to use. Relay blocks
+// until the pair has ended.
+type Copier struct{}
+
+// Relay implements Engine.
+func (Copier) Relay(ctx context.Context, pair Pair, done func(Result)) {
+	p := &pairState{
+		limits:  pair.Limits,
+		client:  &side{conn: pair.Client, closed: ClientClosed, reset: ClientReset},
+		backend: &side{conn: pair.Backend, closed: BackendClosed, reset: BackendReset},
+	}
+	p.watch.start(p)
+	stop := context.AfterFunc(ctx, p.shutdown)
+
+	var result Result
+	var down sync.WaitGroup
+	down.Go(func() { result.Down = p.copy(p.client, p.backend) })
+	result.Up = p.copy(p.backend, p.client)
+	down.Wait()
+
+	stop()
+	p.watch.stop()
+	result.Cause, result.Err = p.close()
+	done(result)
+}
+
+// pairState is one pair on its way. The two copying goroutines, the watch's timer
+// and the context's end meet in its mutex; nothing else is shared.
+type pairState struct {
+	limits          Limits
+	client, backend *side
+	watch           watch
+
+	mu    sync.Mutex
+	cause Cause // why the pair ends; set once, except that a FIN gives way to anything worse
+	err   error
+	over  bool // the result is told; nothing changes it any more
+}
+
+// side is one of the two connections.
+type side struct {
+	conn          *net.TCPConn
+	closed, reset Cause       // what it is called when this side does it
+	finSent       atomic.Bool // we shut down our writing half
+	aborted       bool        // this side is gone, or we gave it up; guarded by pairState.mu
+}
+
+// copy moves bytes from src to dst until src ends or either fails, passes the end
+// on, and returns how many bytes src's peer got written to dst.
+func (p *pairState) copy(dst, src *side) int64 {
+	n, err := io.Copy(dst.conn, src.conn)
+	switch {
+	case err != nil:
+		p.failed(dst, src, err)
+	case src.wasReset():
+		p.abort(src.reset, errReset, src)
+	default:
+		p.finished(dst, src)
+	}
+	return n
+}
+
+// finished passes src's FIN on to dst.
+func (p *pairState) finished(dst, src *side) {
+	p.mu.Lock()
+	if p.cause == 0 {
+		p.cause = src.closed
+	}
+	p.mu.Unlock()
+	dst.finSent.Store(true)
+	// An error means that dst is already gone, which the other direction finds
+	// and reports.
+	_ = dst.conn.CloseWrite()
+	p.watch.halfClosed()
+}
+
+// failed finds out whose fault a copy error was. io.Copy does not say whether
+// reading or writing failed, but a connection that was reset or timed out is in
+// the state CLOSE, and one that works is not.
+func (p *pairState) failed(dst, src *side, err error) {
+	switch {
+	case p.ended():
+		// We ended the pair ourselves; err is only the deadline that says so.
+	case src.state() == tcpClose:
+		p.abort(src.reset, err, src)
+	case dst.state() == tcpClose:
+		p.abort(dst.reset, err, dst)
+	default:
+		p.abort(Internal, err, src, dst)
+	}
+}
+
+// ended reports whether the pair has been given up.
+func (p *pairState) ended() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.givenUp()
+}
+
+func (p *pairState) givenUp() bool { return p.client.aborted || p.backend.aborted }
+
+// abort gives the pair up because of the sides named: nothing is read for them
+// or written to them any more. What came from them and is still on its way to the
+// other side may be delivered.
+func (p *pairState) abort(cause Cause, err error, gone ...*side) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.over || p.givenUp() {
+		return
+	}
+	p.cause, p.err = cause, err
+	for _, s := range gone {
+		s.aborted = true
+	}
+	now := time.Now()
+	for _, dir := range [][2]*side{{p.client, p.backend}, {p.backend, p.client}} {
+		dst, src := dir[0], dir[1]
+		if dst.aborted {
+			_ = src.conn.SetReadDeadline(now)
+			_ = dst.conn.SetWriteDeadline(now)
+		} else {
+			// src is gone: the queue of what it sent ends by itself, but a dst
+			// that reads nothing must not hold us.
+			_ = dst.conn.SetWriteDeadline(now.Add(deliveryLimit))
+		}
+	}
+}
+
+// shutdown, called when the context ends, resets both sides.
+func (p *pairState) shutdown() { p.abort(Shutdown, nil, p.client, p.backend) }
+
+// close closes both connections in the way the pair ended: with FIN after a clean
+// end, with RST otherwise.
+func (p *pairState) close() (Cause, error) {
+	p.mu.Lock()
+	p.over = true
+	p.mu.Unlock()
+	for _, s := range []*side{p.client, p.backend} {
+		if p.givenUp() {
+			if !s.aborted {
+				s.awaitDelivery()
+			}
+			_ = s.conn.SetLinger(0) // RST instead of FIN: SO_LINGER in socket(7)
+		}
+		_ = s.conn.Close()
+	}
+	return p.cause, p.err
+}

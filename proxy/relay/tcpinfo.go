@@ -1,0 +1,86 @@
+package relay
+
+import (
+	"errors"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// tcpClose is TCP_CLOSE of <netinet/tcp.h>: the connection was reset, timed out,
+// or has been closed by both sides.
+const tcpClose = 7
+
+// deliveryLimit bounds how long data received from a side that reset is offered
+// to the other side before that one is reset too.
+const deliveryLimit = 5 * time.Second
+
+// errReset stands for a reset whose error the opposite direction has consumed.
+var errReset = error(syscall.ECONNRESET)
+
+// info returns the kernel's view of the connection (TCP_INFO, tcp(7)).
+func (s *side) info() (*unix.TCPInfo, error) {
+	raw, err := s.conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var info *unix.TCPInfo
+	var opErr error
+	err = raw.Control(func(fd uintptr) {
+		info, opErr = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+	})
+	return info, errors.Join(err, opErr)
+}
+
+// state returns the TCP state, or 0 when it cannot be told.
+func (s *side) state() uint8 {
+	info, err := s.info()
+	if err != nil {
+		return 0
+	}
+	return info.State
+}
+
+// wasReset tells a reset that looks like EOF from a real one. The kernel reports
+// a reset to one system call only; when the writing direction took it, reading
+// finds just an ended connection. Once we have sent FIN nobody writes, so reading
+// is told itself, and the state CLOSE is an ordinary end.
+func (s *side) wasReset() bool {
+	return !s.finSent.Load() && s.state() == tcpClose
+}
+
+// unsent returns how many written bytes the peer has not acknowledged (SIOCOUTQ,
+// tcp(7)).
+func (s *side) unsent() int {
+	raw, err := s.conn.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	n := 0
+	_ = raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) })
+	return n
+}
+
+// awaitDelivery waits until the peer has everything that was written to it,
+// because a reset throws away what it has not. It gives up when a whole
+// deliveryLimit passes.
+func (s *side) awaitDelivery() {
+	const first, longest = time.Millisecond, 50 * time.Millisecond
+	deadline := time.Now().Add(deliveryLimit)
+	for pause := first; s.unsent() > 0 && s.state() != tcpClose && time.Now().Before(deadline); pause = min(2*pause, longest) {
+		time.Sleep(pause)
+	}
+}
+
+// moved returns a number that grows with every byte received from or
+// acknowledged by either side.
+func (p *pairState) moved() uint64 {
+	var sum uint64
+	for _, s := range []*side{p.client, p.backend} {
+		if info, err := s.info(); err == nil {
+			sum += info.Bytes_received + info.Bytes_acked
+		}
+	}
+	return sum
+}

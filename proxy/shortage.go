@@ -1,0 +1,43 @@
+package proxy
+
+import (
+	"errors"
+	"log/slog"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// shortage sums up failures for want of descriptors, memory or local ports into
+// one line an interval: they come by the thousand.
+type shortage struct {
+	log *slog.Logger
+
+	mu    sync.Mutex
+	count int
+	next  time.Time
+}
+
+const shortageInterval = 10 * time.Second
+
+// note counts one failure.
+func (s *shortage) note(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.count++
+	if now := time.Now(); now.After(s.next) {
+		s.log.Warn("short of descriptors, memory or local ports; connections wait (raise the limit on open files: ulimit -n)",
+			"error", err, "failures", s.count)
+		s.count, s.next = 0, now.Add(shortageInterval)
+	}
+}
+
+// isShortage tells want of our own from a fault of the endpoint.
+func isShortage(err error) bool {
+	for _, errno := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL, syscall.EAGAIN} {
+		if errors.Is(err, errno) {
+			return true
+		}
+	}
+	return false
+}

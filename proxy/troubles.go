@@ -1,0 +1,46 @@
+package proxy
+
+import (
+	"log/slog"
+
+	"github.com/kube-splice/kube-splice/service"
+)
+
+// troubles says a thing that fails at every try only once, and once more when it
+// is over.
+type troubles struct {
+	log     *slog.Logger
+	last    map[trouble]string // what is known to fail, and how
+	ongoing map[trouble]string // what failed since begin
+}
+
+type trouble struct {
+	name service.Name
+	verb string
+}
+
+// begin starts a round of tries.
+func (t *troubles) begin() { t.ongoing = map[trouble]string{} }
+
+// note takes the outcome of a try and reports whether it went well.
+func (t *troubles) note(name service.Name, verb string, err error) bool {
+	if err == nil {
+		return true
+	}
+	key := trouble{name, verb}
+	t.ongoing[key] = err.Error()
+	if t.last[key] != err.Error() {
+		t.log.Error("cannot "+verb+"; trying again from time to time", "service", name.String(), "family", name.Family.String(), "error", err)
+	}
+	return false
+}
+
+// end finishes the round and says what is no longer in trouble.
+func (t *troubles) end() {
+	for key := range t.last {
+		if _, still := t.ongoing[key]; !still {
+			t.log.Info("solved: "+key.verb, "service", key.name.String(), "family", key.name.Family.String())
+		}
+	}
+	t.last = t.ongoing
+}
