@@ -1,0 +1,74 @@
+package balancer_test
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kube-splice/kube-splice/balancer"
+)
+
+// BenchmarkPick measures one Pick and its Done, from several goroutines at once,
+// by 1,000 clients in turn.
+func BenchmarkPick(b *testing.B) {
+	for _, policy := range balancer.Names() {
+		for _, n := range []int{10, 1000} {
+			for name, affinity := range map[string]time.Duration{"none": 0, "ClientIP": time.Hour} {
+				b.Run(fmt.Sprintf("%s/endpoints=%d/affinity=%s", policy, n, name), func(b *testing.B) {
+					benchmarkPick(b, newBalancer(b, policy, affinity, upTo(n)...))
+				})
+			}
+		}
+	}
+}
+
+func benchmarkPick(b *testing.B, balancer *balancer.Balancer) {
+	b.ReportAllocs()
+	var worker atomic.Int64
+	b.RunParallel(func(pb *testing.PB) {
+		for i := int(worker.Add(1)) * 500; pb.Next(); i++ {
+			p, err := balancer.Pick(client(i%1000), nil)
+			if err != nil {
+				b.Error(err)
+				return
+			}
+			p.Done()
+		}
+	})
+}
+
+// BenchmarkPickNewClient measures the making, and evicting, of affinity records.
+func BenchmarkPickNewClient(b *testing.B) {
+	balancer := newBalancer(b, "round-robin", time.Hour, upTo(10)...)
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		pick(b, balancer, client(i%(1<<24))).Done()
+	}
+}
+
+// BenchmarkRemoveEndpoint measures the update that takes one of ten endpoints and
+// its tenth of 100,000 affinity records away, and the one that brings it back.
+func BenchmarkRemoveEndpoint(b *testing.B) {
+	balancer := newBalancer(b, "round-robin", time.Hour, upTo(10)...)
+	all, less := endpoints(upTo(10)...), endpoints(upTo(9)...)
+	for b.Loop() {
+		b.StopTimer()
+		for i := range 100_000 {
+			pick(b, balancer, client(i)).Done()
+		}
+		b.StartTimer()
+		balancer.Update("round-robin", time.Hour, less)
+		balancer.Update("round-robin", time.Hour, all)
+	}
+}
+
+// BenchmarkNoopUpdate measures an update that says what is known already.
+func BenchmarkNoopUpdate(b *testing.B) {
+	balancer := newBalancer(b, "round-robin", time.Hour, upTo(1000)...)
+	same := endpoints(upTo(1000)...)
+	b.ReportAllocs()
+	for b.Loop() {
+		balancer.Update("round-robin", time.Hour, same)
+	}
+}
