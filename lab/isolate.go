@@ -33,9 +33,9 @@ const marker = "KUBE_SPLICE_ISOLATED"
 // inner program Isolate returns nil, as often as it is called. Call it first in
 // main or TestMain.
 func Isolate() error {
-	here, err := os.Readlink("/proc/self/ns/mnt")
+	here, err := mountNamespace()
 	if err != nil {
-		return fmt.Errorf("isolate: find the mount namespace: %w", err)
+		return fmt.Errorf("isolate: %w", err)
 	}
 	value := os.Getenv(marker)
 	if value == "in "+here {
@@ -53,14 +53,23 @@ func Isolate() error {
 	return replaceBy(cmd, here)
 }
 
+// mountNamespace identifies the mount namespace of this process.
+func mountNamespace() (string, error) {
+	id, err := os.Readlink("/proc/self/ns/mnt")
+	if err != nil {
+		return "", fmt.Errorf("find the mount namespace: %w", err)
+	}
+	return id, nil
+}
+
 // replaceBy runs cmd isolated in the place of this program. It returns only when
 // cmd could not be started.
 func replaceBy(cmd *exec.Cmd, here string) error {
 	// The kernel sends the parent-death signal when the starting thread ends.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	isolated(cmd, here)
-	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT,
@@ -82,13 +91,13 @@ func replaceBy(cmd *exec.Cmd, here string) error {
 // isolated arranges that cmd starts in namespaces of its own; here is the mount
 // namespace that it leaves.
 func isolated(cmd *exec.Cmd, here string) {
-	attr := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET}
+	attr := cmd.SysProcAttr
+	attr.Cloneflags = syscall.CLONE_NEWNS | syscall.CLONE_NEWNET
 	if !privileged() {
 		attr.Cloneflags |= syscall.CLONE_NEWUSER
 		attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}}
 		attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
 	}
-	cmd.SysProcAttr = attr
 	cmd.Env = append(cmd.Environ(), marker+"=from "+here)
 }
 
