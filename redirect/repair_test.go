@@ -1,0 +1,227 @@
+package redirect_test
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/kube-splice/kube-splice/redirect"
+	"github.com/kube-splice/kube-splice/service"
+)
+
+// countWrites lets every write of a later Sync be counted by writes.
+func (p *programs) countWrites() {
+	for _, name := range []string{"iptables", "ip6tables"} {
+		p.wrap(name, `case " $* " in *" -I "*|*" -A "*|*" -D "*|*" -N "*|*" -F "*|*" -X "*) echo "$*" >>$DIR/writes;; esac; exec $REAL "$@"`)
+		p.wrap(name+"-restore", `echo "$0" >>$DIR/writes; exec $REAL "$@"`)
+	}
+}
+
+func (p *programs) writes() int { return strings.Count(p.note("writes"), "\n") }
+
+func TestUnchangedStateWritesNothing(t *testing.T) {
+	forEachBackend(t, func(t *testing.T, p *programs) {
+		p.countWrites()
+		n := newNode(t)
+		r := n.open(redirect.Config{})
+		n.sync(r, every())
+		first := p.writes()
+		if first == 0 {
+			t.Fatal("the first Sync was not seen to write")
+		}
+		n.sync(r, every())
+		n.sync(n.open(redirect.Config{}), every())
+		if got := p.writes(); got != first {
+			t.Errorf("%d writes for a state already in force:\n%s", got-first, p.note("writes"))
+		}
+	})
+}
+
+func TestOneChangedServiceIsOneTransaction(t *testing.T) {
+	forEachBackend(t, func(t *testing.T, p *programs) {
+		p.countWrites()
+		n := newNode(t)
+		r := n.open(redirect.Config{})
+		n.sync(r, every())
+		first := p.writes()
+		changed := every()
+		changed.Bindings[0].Listener = netip.AddrPortFrom(netip.IPv4Unspecified(), 41000)
+		n.sync(r, changed)
+		if got := p.writes() - first; got != 1 {
+			t.Errorf("%d writes for a change in one family, want 1", got)
+		}
+		if saved := n.saved(); !strings.Contains(saved, `-d 10.96.0.10/32 -p tcp -m comment --comment "shop/web:http" -m tcp --dport 80 -j REDIRECT --to-ports 41000`) {
+			t.Errorf("the new port is not in the rules:\n%s", saved)
+		}
+	})
+}
+
+func TestSyncPutsRight(t *testing.T) {
+	const jump = `iptables -t nat -A PREROUTING -j KUBE-PORTALS-CONTAINER`
+	cases := []struct {
+		name    string
+		damage  []string
+		foreign []string // lines that must still be there
+		intact  bool     // the damage is in contents only
+	}{
+		{name: "a lost line", damage: []string{"iptables -t nat -D KUBE-PORTALS-HOST 2"}, intact: true},
+		{name: "an altered line", damage: []string{"iptables -t nat -R KUBE-PORTALS-CONTAINER 1 -d 10.96.0.9/32 -p tcp -m tcp --dport 8080 -j REDIRECT --to-ports 1"}, intact: true},
+		{name: "a foreign line in our chain", damage: []string{"iptables -t nat -I KUBE-PORTALS-CONTAINER -j RETURN", "ip6tables -t nat -I KUBE-PORTALS-HOST -j RETURN"}, intact: true},
+		{name: "a doubled line", damage: []string{"ip6tables -t nat -A KUBE-PORTALS-HOST -m mark --mark 0x2000/0x2000 -j RETURN"}, intact: true},
+		{name: "lines out of order", damage: []string{"iptables -t nat -D KUBE-PORTALS-HOST 1", "iptables -t nat -A KUBE-PORTALS-HOST -m mark --mark 0x2000/0x2000 -j RETURN"}, intact: true},
+		{name: "an emptied filter chain", damage: []string{"iptables -F KUBE-NODEPORT-NON-LOCAL"}, intact: true},
+		{name: "a lost first jump", damage: []string{"iptables -t nat -D PREROUTING 1"}},
+		{name: "a lost last jump", damage: []string{"ip6tables -t nat -D OUTPUT 2"}},
+		{name: "a lost filter jump", damage: []string{"ip6tables -D INPUT 1"}},
+		{name: "another jump to our chain", damage: []string{jump, jump}},
+		{name: "a jump to the wrong chain of ours", damage: []string{"iptables -t nat -I OUTPUT -j KUBE-NODEPORT-CONTAINER"}},
+		{name: "a foreign rule before the first jump", damage: []string{"iptables -t nat -I PREROUTING -s 1.1.1.1 -j ACCEPT", "iptables -I INPUT -s 1.1.1.1 -j ACCEPT"},
+			foreign: []string{"-A PREROUTING -s 1.1.1.1/32 -j ACCEPT", "-A INPUT -s 1.1.1.1/32 -j ACCEPT"}},
+		{name: "a foreign rule after the last jump", damage: []string{"iptables -t nat -A OUTPUT -s 1.1.1.1 -j ACCEPT"},
+			foreign: []string{"-A OUTPUT -s 1.1.1.1/32 -j ACCEPT"}},
+		{name: "a flush and removal of nat", damage: []string{"iptables -t nat -F", "iptables -t nat -X"}},
+		{name: "a flush and removal of filter", damage: []string{"ip6tables -F", "ip6tables -X"}},
+	}
+	forEachBackend(t, func(t *testing.T, p *programs) {
+		n := newNode(t)
+		r := n.open(redirect.Config{})
+		n.sync(r, every())
+		want := n.saved()
+		for _, c := range cases {
+			t.Run(c.name, func(t *testing.T) {
+				for _, command := range c.damage {
+					n.run(command)
+				}
+				if n.saved() == want {
+					t.Fatal("the damage did nothing")
+				}
+				if got := n.intact(r); got != c.intact {
+					t.Errorf("Intact = %v, want %v", got, c.intact)
+				}
+				n.sync(r, every())
+				if !n.intact(r) {
+					t.Error("not intact after Sync")
+				}
+				got := n.saved()
+				for _, line := range c.foreign {
+					if !strings.Contains(got, line+"\n") {
+						t.Errorf("foreign rule lost: %s", line)
+					}
+					got = strings.Replace(got, line+"\n", "", 1)
+					n.run("iptables " + tableOf(line) + strings.Replace(line, "-A ", "-D ", 1))
+				}
+				if got != want {
+					t.Errorf("not repaired, got:\n%s\nwant:\n%s", got, want)
+				}
+				checkPlaces(t, n)
+			})
+		}
+	})
+}
+
+func tableOf(line string) string {
+	if strings.HasPrefix(line, "-A INPUT ") {
+		return "-t filter "
+	}
+	return "-t nat "
+}
+
+// checkPlaces makes sure that our jumps are first and last among all.
+func checkPlaces(t *testing.T, n *node) {
+	t.Helper()
+	for _, chain := range []string{"PREROUTING", "OUTPUT"} {
+		lines := strings.Split(strings.TrimSpace(n.run("iptables -t nat -S "+chain)), "\n")[1:]
+		if !strings.Contains(lines[0], "-j KUBE-PORTALS-") {
+			t.Errorf("first rule of %s is %s", chain, lines[0])
+		}
+		if last := lines[len(lines)-1]; !strings.Contains(last, "-j KUBE-NODEPORT-") {
+			t.Errorf("last rule of %s is %s", chain, last)
+		}
+	}
+}
+
+func TestIntactBeforeTheFirstSync(t *testing.T) {
+	choose(t, "nft")
+	n := newNode(t)
+	if !n.intact(n.open(redirect.Config{})) {
+		t.Error("something is missed that never was")
+	}
+}
+
+func TestRestartsLeaveEachJumpOnce(t *testing.T) {
+	forEachBackend(t, func(t *testing.T, p *programs) {
+		n := newNode(t)
+		for i := range 5 {
+			changed := every()
+			changed.Bindings[0].Portal.Number += uint16(i)
+			n.sync(n.open(redirect.Config{}), changed)
+		}
+		saved := n.table("iptables-save")
+		for _, jump := range []string{"PREROUTING .*KUBE-PORTALS-CONTAINER", "OUTPUT .*KUBE-PORTALS-HOST",
+			"PREROUTING .*KUBE-NODEPORT-CONTAINER", "OUTPUT .*KUBE-NODEPORT-HOST", "INPUT .*KUBE-NODEPORT-NON-LOCAL"} {
+			if got := countLines(saved, jump); got != 1 {
+				t.Errorf("%d jumps %s, want 1:\n%s", got, jump, saved)
+			}
+		}
+		if got := countLines(saved, `-d 10.96.0.10/32 `); got != 2 {
+			t.Errorf("%d rules of a clusterIP port, want 2:\n%s", got, saved)
+		}
+	})
+}
+
+func TestTwoServicesSwapTheirNodePorts(t *testing.T) {
+	forEachBackend(t, func(t *testing.T, p *programs) {
+		n := newNode(t)
+		r := n.open(redirect.Config{})
+		n.sync(r, rules(
+			binding("shop/a", service.TCP, service.NodePort, "", 30080, 40001),
+			binding("shop/b", service.TCP, service.NodePort, "", 30081, 40002)))
+		n.sync(r, rules(
+			binding("shop/a", service.TCP, service.NodePort, "", 30081, 40001),
+			binding("shop/b", service.TCP, service.NodePort, "", 30080, 40002)))
+		saved := n.saved()
+		for _, want := range []string{`"shop/a" -m tcp --dport 30081 -j REDIRECT --to-ports 40001`, `"shop/b" -m tcp --dport 30080 -j REDIRECT --to-ports 40002`} {
+			if countLines(saved, want) != 1 {
+				t.Errorf("no rule %s in\n%s", want, saved)
+			}
+		}
+	})
+}
+
+func TestRemovedServiceLeavesNoTrace(t *testing.T) {
+	forEachBackend(t, func(t *testing.T, p *programs) {
+		n := newNode(t)
+		r := n.open(redirect.Config{})
+		n.sync(r, rules())
+		empty := n.saved()
+		n.sync(r, every())
+		n.sync(r, rules())
+		if got := n.saved(); got != empty {
+			t.Errorf("left behind:\n%s\nwant:\n%s", got, empty)
+		}
+	})
+}
+
+func TestChangedNodeAddressChangesTheRules(t *testing.T) {
+	choose(t, "nft")
+	n := newNode(t)
+	r := n.open(redirect.Config{})
+	second := netip.MustParseAddr("198.51.100.77")
+	want := rules(binding("shop/web", service.TCP, service.ClusterIP, "10.96.0.10", 80, 40001))
+	check := func(target string) {
+		t.Helper()
+		n.sync(r, want)
+		if saved := n.saved(); countLines(saved, "KUBE-PORTALS-HOST -d .* -j "+target) != 1 {
+			t.Errorf("rules for the node itself do not lead to %s:\n%s", target, saved)
+		}
+	}
+	check("DNAT --to-destination 192.0.2.1:40001")
+	n.addAddress(second)
+	check("DNAT --to-destination 192.0.2.1:40001")
+	want.NodeIPs = []netip.Addr{netip.MustParseAddr("8.8.8.8"), second}
+	check("DNAT --to-destination 198.51.100.77:40001")
+	n.removeAddress(second)
+	check("DNAT --to-destination 192.0.2.1:40001")
+	n.removeAddress(nodeIP)
+	check("REDIRECT --to-ports 40001")
+}

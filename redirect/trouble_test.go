@@ -1,0 +1,259 @@
+package redirect_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kube-splice/kube-splice/redirect"
+	"github.com/kube-splice/kube-splice/service"
+)
+
+// fiveTimesBusy is a script that ends with status 4 five times and then is the
+// program itself.
+const fiveTimesBusy = `
+tried=$(wc -l <$DIR/tried.$(basename $0) 2>/dev/null || echo 0)
+if [ $tried -lt 5 ]; then echo >>$DIR/tried.$(basename $0); echo "Another app is currently holding the xtables lock" >&2; exit 4; fi
+exec $REAL "$@"`
+
+func TestBusyProgramsAreTriedAgain(t *testing.T) {
+	for _, name := range []string{"iptables", "iptables-save", "ip6tables-restore"} {
+		t.Run(name, func(t *testing.T) {
+			p := choose(t, "nft")
+			p.wrap(name, fiveTimesBusy)
+			n := newNode(t)
+			n.sync(n.open(redirect.Config{}), every())
+			checkPlaces(t, n)
+			if got := strings.Count(p.note("tried."+name), "\n"); got != 5 {
+				t.Errorf("the program was busy %d times, want 5", got)
+			}
+		})
+	}
+}
+
+func TestBusyAfterTheStartIsTriedAgain(t *testing.T) {
+	p := choose(t, "legacy")
+	n := newNode(t)
+	r := n.open(redirect.Config{})
+	p.wrap("iptables", fiveTimesBusy)
+	n.sync(r, every())
+	checkPlaces(t, n)
+}
+
+// holdLock holds the lock of the legacy programs, until the returned function is
+// called.
+func holdLock(t *testing.T) (release func()) {
+	t.Helper()
+	cmd := exec.Command("flock", "/run/xtables.lock", "sh", "-c", "echo held; read line")
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stdout.Read(make([]byte, 10)); err != nil {
+		t.Fatal(err)
+	}
+	release = func() {
+		stdin.Close()
+		_ = cmd.Wait() // ends with the status of a failed read
+	}
+	return release
+}
+
+func TestLockOfAnotherProgramIsWaitedFor(t *testing.T) {
+	choose(t, "legacy")
+	n := newNode(t)
+	r := n.open(redirect.Config{LockWait: time.Second})
+	release := holdLock(t)
+	timer := time.AfterFunc(2500*time.Millisecond, release)
+	defer timer.Stop()
+	start := time.Now()
+	n.sync(r, every())
+	if took := time.Since(start); took < 2*time.Second {
+		t.Errorf("Sync took %v: the lock was not in its way", took)
+	}
+	checkPlaces(t, n)
+}
+
+func TestCancelledSyncReturnsPromptly(t *testing.T) {
+	cases := map[string]func(t *testing.T, p *programs){
+		"waiting for the lock": func(t *testing.T, p *programs) { t.Cleanup(holdLock(t)) },
+		"program hangs":        func(t *testing.T, p *programs) { p.wrap("iptables-save", "sleep 60") },
+		"always busy":          func(t *testing.T, p *programs) { p.wrap("iptables-restore", "exit 4") },
+	}
+	for name, trouble := range cases {
+		t.Run(name, func(t *testing.T) {
+			p := choose(t, "legacy")
+			n := newNode(t)
+			r := n.open(redirect.Config{})
+			trouble(t, p)
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			defer cancel()
+			start := time.Now()
+			err := n.trySync(ctx, r, every())
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("error %v, want the context's", err)
+			}
+			if took := time.Since(start); took > 2*time.Second {
+				t.Errorf("returned after %v", took)
+			}
+		})
+	}
+}
+
+func TestFailedWriteKeepsTheOldRulesAndNamesTheLine(t *testing.T) {
+	forEachBackend(t, func(t *testing.T, p *programs) {
+		n := newNode(t)
+		r := n.open(redirect.Config{})
+		n.sync(r, every())
+		before := n.table("iptables-save")
+		p.wrap("iptables-restore", `sed 's/--to-ports 41000/--to-ports 999999/' | $REAL "$@"`)
+		changed := every()
+		changed.Bindings = append(changed.Bindings,
+			binding("shop/new", service.TCP, service.ClusterIP, "10.96.0.77", 80, 41000),
+			binding("shop/new", service.TCP, service.ClusterIP, "fd00:10:96::77", 80, 41000))
+		err := n.trySync(t.Context(), r, changed)
+		if err == nil {
+			t.Fatal("no error")
+		}
+		for _, part := range []string{"IPv4", "line ", `"shop/new"`, "--to-ports 41000", "10.96.0.77"} {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("error does not say %s: %v", part, err)
+			}
+		}
+		if strings.Contains(err.Error(), "\n") {
+			t.Errorf("error has several lines: %v", err)
+		}
+		if got := n.table("iptables-save"); got != before {
+			t.Errorf("IPv4 rules changed:\n%s\nbefore:\n%s", got, before)
+		}
+		if got := n.table("ip6tables-save"); !strings.Contains(got, "fd00:10:96::77") {
+			t.Errorf("IPv6 rules were not written:\n%s", got)
+		}
+	})
+}
+
+func TestNamesThatNoRuleCanCarryAreRefusedAlone(t *testing.T) {
+	choose(t, "nft")
+	bad := map[string]string{
+		"shop/a\"b":                        `contains '"'`,
+		"shop/a\nCOMMIT":                   `contains '\n'`,
+		"shop/a\\":                         `contains '\\'`,
+		"shop/a:b:\x01":                    `contains '\x01'`,
+		"shop/a/b":                         "cannot be told from its parts",
+		"shop/" + strings.Repeat("x", 251): "256 bytes",
+	}
+	for name, reason := range bad {
+		n := newNode(t)
+		want := every()
+		want.Bindings = append([]redirect.Binding{binding(name, service.TCP, service.ClusterIP, "10.96.0.66", 80, 41000)}, want.Bindings...)
+		err := n.trySync(t.Context(), n.open(redirect.Config{}), want)
+		if err == nil || !strings.Contains(err.Error(), reason) || !strings.Contains(err.Error(), "shop/") {
+			t.Errorf("%q: error %v, want one that names the Service and says %s", name, err, reason)
+		}
+		checkGolden(t, "every.ipv4", n.table("iptables-save -t nat")+n.table("iptables-save -t filter"))
+	}
+	longest := "shop/" + strings.Repeat("x", 250)
+	n := newNode(t)
+	n.sync(n.open(redirect.Config{}), rules(binding(longest, service.TCP, service.ClusterIP, "10.96.0.66", 80, 41000)))
+	if countLines(n.saved(), `"`+longest+`"`) != 2 {
+		t.Error("the longest name was not written")
+	}
+}
+
+func TestMissingProgramOrPrivilegeIsOneClearLine(t *testing.T) {
+	open := func(n *node) error {
+		return n.Do(func() error {
+			_, err := redirect.NewIPTables(t.Context(), redirect.Config{})
+			return err
+		})
+	}
+	check := func(t *testing.T, err error, parts ...string) {
+		t.Helper()
+		if err == nil {
+			t.Fatal("no error")
+		}
+		for _, part := range append(parts, "iptables") {
+			if !strings.Contains(err.Error(), part) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("want one line that says %q: %v", part, err)
+			}
+		}
+	}
+	t.Run("program", func(t *testing.T) {
+		p := choose(t, "nft")
+		if err := os.Remove(filepath.Join(p.dir, "iptables-restore")); err != nil {
+			t.Fatal(err)
+		}
+		t.Setenv("PATH", p.dir)
+		check(t, open(newNode(t)), "iptables-restore", "install")
+	})
+	t.Run("privilege", func(t *testing.T) {
+		forEachBackend(t, func(t *testing.T, p *programs) {
+			p.wrap("iptables-save", `exec setpriv --bounding-set -all --inh-caps -all $REAL "$@"`)
+			start := time.Now()
+			check(t, open(newNode(t)), "run as root", "CAP_NET_ADMIN")
+			if took := time.Since(start); took > 3*time.Second {
+				t.Errorf("a want of privilege was tried again, for %v", took)
+			}
+		})
+	})
+	t.Run("address", func(t *testing.T) {
+		_, err := redirect.NewIPTables(t.Context(), redirect.Config{NodePortAddresses: []string{"10.0.0.0/33"}})
+		if err == nil || !strings.Contains(err.Error(), `"10.0.0.0/33"`) {
+			t.Errorf("error %v, want one that quotes the address", err)
+		}
+	})
+}
+
+func TestNodeWithoutIPv6(t *testing.T) {
+	p := choose(t, "nft")
+	if err := os.Remove(filepath.Join(p.dir, "ip6tables-save")); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", p.dir)
+	n := newNode(t)
+	log := &journal{}
+	r := n.open(redirect.Config{Log: log.logger()})
+	only4 := rules(binding("shop/web", service.TCP, service.ClusterIP, "10.96.0.10", 80, 40001))
+	n.sync(r, only4)
+	n.sync(r, only4)
+	if got := log.count("IPv6"); got != 1 {
+		t.Errorf("IPv6 was mentioned %d times in the log, want 1", got)
+	}
+	if err := n.trySync(t.Context(), r, every()); err == nil || !strings.Contains(err.Error(), "IPv6") {
+		t.Errorf("error %v, want one that names IPv6", err)
+	}
+	if saved := n.table("iptables-save"); countLines(saved, "10.96.0.53/32") != 4 {
+		t.Errorf("IPv4 rules are missing:\n%s", saved)
+	}
+}
+
+func TestKernelWithoutPhysdevServesExternalIPs(t *testing.T) {
+	p := choose(t, "nft")
+	p.wrap("iptables-restore", `cat >$DIR/in; if grep -q physdev $DIR/in; then echo "iptables-restore v1.8.9: Couldn't load match physdev" >&2; exit 2; fi; exec $REAL "$@" <$DIR/in`)
+	n := newNode(t)
+	log := &journal{}
+	r := n.open(redirect.Config{Log: log.logger()})
+	n.sync(r, every())
+	n.sync(r, every())
+	if saved := n.table("iptables-save"); countLines(saved, "203.0.113.9/32 .* ! --src-type LOCAL -j REDIRECT") != 1 {
+		t.Errorf("no other rule for the externalIP:\n%s", saved)
+	}
+	if got := log.count("physdev"); got != 1 {
+		t.Errorf("logged %d times, want 1", got)
+	}
+	if saved := n.table("ip6tables-save"); countLines(saved, "physdev") != 1 {
+		t.Errorf("IPv6 lost its own rule:\n%s", saved)
+	}
+}
