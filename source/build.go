@@ -1,0 +1,119 @@
+package source
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/kube-splice/kube-splice/service"
+)
+
+// Build turns API objects into a Snapshot. A Port equal to the one of that name
+// in prev is that one, by pointer; if nothing at all changed, prev itself is
+// returned. prev may be nil.
+//
+// The objects are expected as an API server gives them: defaults filled in. They
+// need not be valid: what cannot be served is left out and said in a Notice.
+// Services that are not for us by design (headless, ExternalName, without
+// clusterIP, or labelled for another proxy) are left out silently.
+func Build(prev *service.Snapshot, in Objects, o Options) (*service.Snapshot, []Notice) {
+	var said notices
+	slicesOf := groupSlices(in, &said)
+	var ports []*service.Port
+	for _, svc := range in.Services {
+		built, about := buildService(svc, slicesOf[keyOf(svc)], o)
+		ports = append(ports, built...)
+		said = append(said, about...)
+	}
+	slices.SortStableFunc(ports, func(p, q *service.Port) int { return p.Name.Compare(q.Name) })
+	ports = slices.CompactFunc(ports, func(p, q *service.Port) bool { return p.Name == q.Name })
+	ports = settleConflicts(ports, &said)
+	return reuse(prev, &service.Snapshot{Ports: ports, NodeIPs: nodeIPs(in.Node, &said)}), said
+}
+
+// key names a Service.
+type key struct{ namespace, name string }
+
+func keyOf(svc *corev1.Service) key { return key{svc.Namespace, svc.Name} }
+
+// groupSlices returns the slices of each Service. A Service without any has its
+// Endpoints object mirrored instead.
+func groupSlices(in Objects, said *notices) map[key][]*discoveryv1.EndpointSlice {
+	grouped := make(map[key][]*discoveryv1.EndpointSlice, len(in.Services))
+	for _, slice := range in.Slices {
+		name := slice.Labels[discoveryv1.LabelServiceName]
+		if name == "" {
+			said.about(referenceSlice(slice))("belongs to no Service and is ignored: give it the label %s", discoveryv1.LabelServiceName)
+			continue
+		}
+		k := key{slice.Namespace, name}
+		grouped[k] = append(grouped[k], slice)
+	}
+	for _, e := range in.Endpoints {
+		k := key{e.Namespace, e.Name}
+		if len(grouped[k]) == 0 {
+			grouped[k] = mirror(e)
+		}
+	}
+	return grouped
+}
+
+// nodeIPs returns the node's internal addresses in the order of its status.
+func nodeIPs(node *corev1.Node, said *notices) []netip.Addr {
+	if node == nil {
+		return nil
+	}
+	var ips []netip.Addr
+	for _, a := range node.Status.Addresses {
+		if a.Type != corev1.NodeInternalIP {
+			continue
+		}
+		ip, err := parseAddr(a.Address)
+		if err != nil {
+			said.about(reference("Node", "", node.Name))("status.addresses: %v; correct or remove it", err)
+			continue
+		}
+		ips = append(ips, ip)
+	}
+	return primaryFirst(ips)
+}
+
+// primaryFirst moves the first address of each family to the front.
+func primaryFirst(ips []netip.Addr) []netip.Addr {
+	seen := map[service.Family]bool{}
+	rank := make(map[netip.Addr]int, len(ips))
+	for _, ip := range ips {
+		if _, known := rank[ip]; known {
+			continue
+		}
+		if family := service.FamilyOf(ip); seen[family] {
+			rank[ip] = 1
+		} else {
+			seen[family], rank[ip] = true, 0
+		}
+	}
+	slices.SortStableFunc(ips, func(a, b netip.Addr) int { return cmp.Compare(rank[a], rank[b]) })
+	return ips
+}
+
+// reuse replaces what is equal in next by what prev already has.
+func reuse(prev, next *service.Snapshot) *service.Snapshot {
+	if prev == nil {
+		return next
+	}
+	same := len(prev.Ports) == len(next.Ports) && slices.Equal(prev.NodeIPs, next.NodeIPs)
+	for i, p := range next.Ports {
+		if old := prev.Port(p.Name); old != nil && old.Equal(p) {
+			next.Ports[i] = old
+		} else {
+			same = false
+		}
+	}
+	if same {
+		return prev
+	}
+	return next
+}

@@ -1,0 +1,178 @@
+package source
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	serializer "k8s.io/apimachinery/pkg/runtime/serializer/json"
+	"k8s.io/apimachinery/pkg/util/yaml"
+)
+
+// decoder reads documents strictly: an unknown or repeated field is an error. It
+// knows only the kinds we use and holds no state.
+type decoder struct {
+	yaml, json runtime.Decoder
+}
+
+func newDecoder() *decoder {
+	scheme := runtime.NewScheme()
+	//lint:ignore SA1019 old manifests still hold Endpoints
+	endpoints, endpointsList := &corev1.Endpoints{}, &corev1.EndpointsList{}
+	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.List{}, endpoints, endpointsList,
+		&corev1.Service{}, &corev1.ServiceList{}, &corev1.Node{}, &corev1.NodeList{})
+	scheme.AddKnownTypes(discoveryv1.SchemeGroupVersion, &discoveryv1.EndpointSlice{}, &discoveryv1.EndpointSliceList{})
+	strict := func(yaml bool) runtime.Decoder {
+		return serializer.NewSerializerWithOptions(serializer.DefaultMetaFactory, scheme, scheme,
+			serializer.SerializerOptions{Yaml: yaml, Strict: true})
+	}
+	return &decoder{yaml: strict(true), json: strict(false)}
+}
+
+// contents is what a file holds.
+type contents struct {
+	objects []object                  // in order of appearance, defaults filled in
+	skipped []schema.GroupVersionKind // kinds we have no use for
+}
+
+// object is an API object of a kind we use.
+type object interface {
+	runtime.Object
+	metav1.Object
+}
+
+// What a document may lack.
+var (
+	errEmpty     = errors.New("it is empty")
+	errNoKind    = errors.New("it has no kind")
+	errNoVersion = errors.New("it has no apiVersion")
+)
+
+// decode reads YAML or JSON with any number of documents. The error names the
+// document, counting from 1 and counting only documents that hold something.
+func (d *decoder) decode(data []byte) (contents, error) {
+	var c contents
+	reader := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
+	for number := 1; ; {
+		text, err := reader.Read()
+		if errors.Is(err, io.EOF) {
+			return c, nil
+		}
+		if err != nil {
+			return contents{}, fmt.Errorf("document %d: %w", number, err)
+		}
+		for _, document := range splitJSON(text) {
+			err := d.document(document, &c)
+			if errors.Is(err, errEmpty) {
+				continue
+			}
+			if err != nil {
+				return contents{}, fmt.Errorf("document %d: %w", number, err)
+			}
+			number++
+		}
+	}
+}
+
+// splitJSON separates JSON values written one after the other. What is not JSON
+// from end to end comes back whole, for the YAML decoder to read or to refuse.
+func splitJSON(text []byte) [][]byte {
+	if !yaml.IsJSONBuffer(text) {
+		return [][]byte{text}
+	}
+	var values [][]byte
+	for stream := json.NewDecoder(bytes.NewReader(text)); ; {
+		var value json.RawMessage
+		err := stream.Decode(&value)
+		if errors.Is(err, io.EOF) {
+			return values
+		}
+		if err != nil {
+			return [][]byte{text}
+		}
+		values = append(values, value)
+	}
+}
+
+// document adds what one document holds to c.
+func (d *decoder) document(document []byte, c *contents) error {
+	with := d.yaml
+	if json.Valid(document) {
+		with = d.json
+	}
+	err := d.value(with, document, c)
+	if errors.Is(err, errNoKind) && isEmpty(document) {
+		return errEmpty
+	}
+	return err
+}
+
+// isEmpty reports whether a document holds nothing, or nothing but comments.
+func isEmpty(document []byte) bool {
+	value, err := yaml.ToJSON(document)
+	return err == nil && string(bytes.TrimSpace(value)) == "null"
+}
+
+// value adds the object or the list of objects in one value to c.
+func (d *decoder) value(with runtime.Decoder, value []byte, c *contents) error {
+	decoded, kind, err := with.Decode(value, nil, nil)
+	if runtime.IsNotRegisteredError(err) {
+		c.skipped = append(c.skipped, *kind)
+		return nil
+	}
+	if err != nil {
+		return explain(decoded, err)
+	}
+	if !meta.IsListType(decoded) {
+		c.add(decoded)
+		return nil
+	}
+	item := 0
+	return meta.EachListItem(decoded, func(one runtime.Object) error {
+		item++
+		raw, isRaw := one.(*runtime.Unknown)
+		if !isRaw {
+			c.add(one)
+			return nil
+		}
+		if err := d.value(d.json, raw.Raw, c); err != nil {
+			return fmt.Errorf("item %d: %w", item, err)
+		}
+		return nil
+	})
+}
+
+// add keeps a decoded object of a kind we use.
+func (c *contents) add(decoded runtime.Object) {
+	o := decoded.(object)
+	setDefaults(o)
+	c.objects = append(c.objects, o)
+}
+
+// explain makes one clear line of a decoding error, naming the object where that
+// much of it could be read. The library's own texts run over several lines and may
+// quote the whole document.
+func explain(decoded runtime.Object, err error) error {
+	switch {
+	case runtime.IsMissingKind(err):
+		return errNoKind
+	case runtime.IsMissingVersion(err):
+		return errNoVersion
+	}
+	reason := strings.Join(strings.Fields(strings.TrimPrefix(err.Error(), "strict decoding error: ")), " ")
+	if o, ok := decoded.(object); ok && o.GetName() != "" {
+		kind := o.GetObjectKind().GroupVersionKind().Kind
+		return fmt.Errorf("%s: %s", reference(kind, o.GetNamespace(), o.GetName()), reason)
+	}
+	return errors.New(reason)
+}

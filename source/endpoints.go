@@ -1,0 +1,153 @@
+package source
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/kube-splice/kube-splice/service"
+)
+
+// backends is what one slice says: its endpoints answer on each of its ports.
+type backends struct {
+	family    service.Family
+	ports     []backendPort
+	endpoints []service.Endpoint // Addr has port 0
+}
+
+// backendPort is a port of a slice; name and protocol join it to a Service port.
+type backendPort struct {
+	name     string
+	protocol corev1.Protocol
+	number   uint16
+}
+
+// readSlices returns what the slices of one Service say, the oldest first.
+func readSlices(its []*discoveryv1.EndpointSlice, said *notices) []backends {
+	sorted := slices.Clone(its)
+	slices.SortStableFunc(sorted, compareAge)
+	var read []backends
+	for _, slice := range sorted {
+		say := said.about(referenceSlice(slice))
+		var family service.Family
+		switch slice.AddressType {
+		case discoveryv1.AddressTypeIPv4:
+			family = service.IPv4
+		case discoveryv1.AddressTypeIPv6:
+			family = service.IPv6
+		default:
+			say("is ignored: its addressType %q is neither IPv4 nor IPv6", slice.AddressType)
+			continue
+		}
+		read = append(read, backends{
+			family:    family,
+			ports:     slicePorts(slice, say),
+			endpoints: sliceEndpoints(slice, family, say),
+		})
+	}
+	return read
+}
+
+// compareAge orders slices from the oldest state to the newest: by what was
+// written last, else created last, else by name.
+func compareAge(a, b *discoveryv1.EndpointSlice) int {
+	return cmp.Or(
+		cmp.Compare(revision(a), revision(b)),
+		a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
+		cmp.Compare(a.Name, b.Name),
+	)
+}
+
+// revision returns a slice's resourceVersion, which orders the writes of one
+// kind (KEP-5504), or 0 when it has none to compare.
+func revision(slice *discoveryv1.EndpointSlice) uint64 {
+	n, err := strconv.ParseUint(slice.ResourceVersion, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// slicePorts returns the usable ports of a slice. A port without name or number
+// says nothing about any Service port; here it does not mean "all".
+func slicePorts(slice *discoveryv1.EndpointSlice, say say) []backendPort {
+	var ports []backendPort
+	for _, p := range slice.Ports {
+		number := ptr.Deref(p.Port, 0)
+		if p.Name == nil || number == 0 {
+			continue
+		}
+		if !isPort(number) {
+			say("port %q is ignored: %d is not in 1-65535", *p.Name, number)
+			continue
+		}
+		ports = append(ports, backendPort{*p.Name, ptr.Deref(p.Protocol, corev1.ProtocolTCP), uint16(number)})
+	}
+	return ports
+}
+
+// sliceEndpoints returns the endpoints of a slice that may be dialled. The API
+// allows several addresses an endpoint but means the first.
+func sliceEndpoints(slice *discoveryv1.EndpointSlice, family service.Family, say say) []service.Endpoint {
+	endpoints := make([]service.Endpoint, 0, len(slice.Endpoints))
+	for _, e := range slice.Endpoints {
+		if len(e.Addresses) == 0 {
+			say("an endpoint without address is dropped: give it one")
+			continue
+		}
+		addr, err := parseUnicast(e.Addresses[0])
+		switch {
+		case err != nil:
+			say("endpoint dropped: %v; give the address of the pod", err)
+			continue
+		case service.FamilyOf(addr) != family:
+			say("endpoint %s dropped: the slice's addressType is %s; put it into a slice of its own family", addr, family)
+			continue
+		}
+		endpoints = append(endpoints, service.Endpoint{
+			Addr:        netip.AddrPortFrom(addr, 0),
+			Ready:       ptr.Deref(e.Conditions.Ready, true),
+			Serving:     ptr.Deref(e.Conditions.Serving, true),
+			Terminating: ptr.Deref(e.Conditions.Terminating, false),
+			Node:        ptr.Deref(e.NodeName, ""),
+			Zone:        ptr.Deref(e.Zone, ""),
+		})
+	}
+	return endpoints
+}
+
+// endpointsOf returns the endpoints of one Service port, sorted, each address
+// once. Where slices contradict each other, as they do while a pod moves from one
+// to another, the newer one is believed, except that an address in use again is
+// not taken away by the termination of the pod that had it before.
+func endpointsOf(name service.Name, read []backends) []service.Endpoint {
+	merged := map[netip.AddrPort]service.Endpoint{}
+	for _, b := range read {
+		if b.family != name.Family {
+			continue
+		}
+		for _, port := range b.ports {
+			if proto, err := protocol(port.protocol); err != nil || proto != name.Protocol || port.name != name.Port {
+				continue
+			}
+			for _, e := range b.endpoints {
+				e.Addr = netip.AddrPortFrom(e.Addr.Addr(), port.number)
+				if old, has := merged[e.Addr]; has && e.Terminating && !old.Terminating {
+					continue
+				}
+				merged[e.Addr] = e
+			}
+		}
+	}
+	endpoints := make([]service.Endpoint, 0, len(merged))
+	for _, e := range merged {
+		endpoints = append(endpoints, e)
+	}
+	slices.SortFunc(endpoints, func(a, b service.Endpoint) int { return a.Addr.Compare(b.Addr) })
+	return endpoints
+}

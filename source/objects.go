@@ -1,0 +1,61 @@
+package source
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+)
+
+// Objects is the raw material of a Snapshot: every API object known at one
+// moment. Build only reads them.
+type Objects struct {
+	Services  []*corev1.Service
+	Slices    []*discoveryv1.EndpointSlice
+	Endpoints []*corev1.Endpoints //lint:ignore SA1019 old manifests still hold them; used only for a Service that has no slice at all
+	Node      *corev1.Node        // this node; nil when unknown
+}
+
+// Options is what Build must be told beside the objects.
+type Options struct {
+	// KnownBalancer reports whether a balancing policy of that name exists; it
+	// checks the annotation kube-splice.io/balancer. Nil accepts every name.
+	KnownBalancer func(name string) bool
+}
+
+// Notice is one thing wrong or unusual with an object: what, where, and how to
+// mend it. Two equal Notices are the same thing said twice.
+type Notice struct {
+	Object string // "Service default/web"
+	Text   string // one line
+}
+
+// notices collects what a build has to say.
+type notices []Notice
+
+// about returns a function that adds a notice about one object.
+func (n *notices) about(object string) say {
+	return func(format string, args ...any) {
+		*n = append(*n, Notice{Object: object, Text: fmt.Sprintf(format, args...)})
+	}
+}
+
+// say adds one line about the object it was made for.
+type say func(format string, args ...any)
+
+// reference names an object in a notice. A name that an API server would have
+// refused is quoted, so that it can break neither the line nor the terminal.
+func reference(kind, namespace, name string) string {
+	full := strings.TrimPrefix(namespace+"/"+name, "/")
+	if strings.ContainsFunc(full, notInNames) {
+		full = strconv.Quote(full)
+	}
+	return kind + " " + full
+}
+
+// notInNames reports whether r never occurs in "namespace/name".
+func notInNames(r rune) bool {
+	return !('a' <= r && r <= 'z' || '0' <= r && r <= '9' || strings.ContainsRune("-./", r))
+}

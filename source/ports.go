@@ -1,0 +1,161 @@
+package source
+
+import (
+	"fmt"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/kube-splice/kube-splice/service"
+)
+
+// labelProxyName on a Service hands it to another proxy, whatever the value.
+const labelProxyName = "service.kubernetes.io/service-proxy-name"
+
+// buildService returns the ports of one Service, whatever other Services say:
+// the unit of work when one Service or one of its slices changes.
+func buildService(svc *corev1.Service, its []*discoveryv1.EndpointSlice, o Options) ([]*service.Port, notices) {
+	var said notices
+	if !ours(svc) {
+		return nil, nil
+	}
+	say := said.about(reference("Service", svc.Namespace, svc.Name))
+	if err := checkObjectName(svc); err != nil {
+		say("is not served: %v; rename it", err)
+		return nil, said
+	}
+	checkType(&svc.Spec, say)
+	fronts := frontends(svc, say)
+	policy := policyOf(svc, o, say)
+	read := readSlices(its, &said)
+
+	var ports []*service.Port
+	seen := map[service.Name]bool{}
+	for _, sp := range svc.Spec.Ports {
+		name, nodePort, err := checkPort(svc, sp)
+		if err == nil && seen[name] {
+			err = fmt.Errorf("another %s port of this Service has that name; rename one", sp.Protocol)
+		}
+		if err != nil {
+			say("port %q (%d) is not served: %v", sp.Name, sp.Port, err)
+			continue
+		}
+		seen[name] = true
+		if nodePort == 0 && svc.Spec.Type == corev1.ServiceTypeNodePort {
+			say("port %q (%d) has no nodePort and nothing assigns one here: set spec.ports[].nodePort", sp.Name, sp.Port)
+		}
+		common := service.Port{Name: name, Number: uint16(sp.Port), NodePort: nodePort, Policy: policy}
+		ports = append(ports, perFamily(common, fronts, read)...)
+	}
+	return ports, said
+}
+
+// perFamily returns a Service port once for each family the Service has.
+func perFamily(common service.Port, fronts []frontend, read []backends) []*service.Port {
+	ports := make([]*service.Port, 0, len(fronts))
+	for _, f := range fronts {
+		p := common
+		p.Name.Family = f.family
+		p.ClusterIP, p.ExternalIPs, p.LoadBalancerIPs = f.clusterIP, f.external, f.loadBalancer
+		p.Endpoints = endpointsOf(p.Name, read)
+		ports = append(ports, &p)
+	}
+	return ports
+}
+
+// checkType says when the type is a word the API does not know.
+func checkType(spec *corev1.ServiceSpec, say say) {
+	switch spec.Type {
+	case "", corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort, corev1.ServiceTypeLoadBalancer:
+	default:
+		say("spec.type %q is unknown and served as ClusterIP: use ClusterIP, NodePort or LoadBalancer", spec.Type)
+	}
+}
+
+// ours reports whether a Service is one a proxy on this node serves.
+func ours(svc *corev1.Service) bool {
+	if _, other := svc.Labels[labelProxyName]; other || svc.Spec.Type == corev1.ServiceTypeExternalName {
+		return false
+	}
+	primary := primaryClusterIP(&svc.Spec)
+	return primary != "" && primary != corev1.ClusterIPNone
+}
+
+// checkObjectName returns why an API server would have refused the Service's
+// namespace or name. Both are written into rule comments.
+func checkObjectName(svc *corev1.Service) error {
+	for _, name := range []string{svc.Namespace, svc.Name} {
+		if wrong := validation.IsDNS1123Label(name); len(wrong) > 0 {
+			return fmt.Errorf("%q is not a DNS label", name)
+		}
+	}
+	return nil
+}
+
+// checkPort returns the name (without family) and the nodePort of a Service
+// port, or why it cannot be served.
+func checkPort(svc *corev1.Service, sp corev1.ServicePort) (service.Name, uint16, error) {
+	name := service.Name{Namespace: svc.Namespace, Service: svc.Name, Port: sp.Name}
+	if sp.Name != "" && len(validation.IsDNS1123Label(sp.Name)) > 0 {
+		return name, 0, fmt.Errorf("its name is not a DNS label; rename it")
+	}
+	var err error
+	if name.Protocol, err = protocol(sp.Protocol); err != nil {
+		return name, 0, err
+	}
+	if !isPort(sp.Port) {
+		return name, 0, fmt.Errorf("its number is not in 1-65535")
+	}
+	// A type without nodePorts may still carry one: the API server clears it when
+	// the type changes, an editor of manifests may not.
+	if svc.Spec.Type != corev1.ServiceTypeNodePort && svc.Spec.Type != corev1.ServiceTypeLoadBalancer {
+		return name, 0, nil
+	}
+	if sp.NodePort != 0 && !isPort(sp.NodePort) {
+		return name, 0, fmt.Errorf("nodePort %d is not in 1-65535", sp.NodePort)
+	}
+	return name, uint16(sp.NodePort), nil
+}
+
+// protocol returns our word for a protocol of the API, or why we have none.
+func protocol(p corev1.Protocol) (service.Protocol, error) {
+	switch p {
+	case corev1.ProtocolTCP:
+		return service.TCP, nil
+	case corev1.ProtocolUDP:
+		return service.UDP, nil
+	case corev1.ProtocolSCTP:
+		return "", fmt.Errorf("a userspace proxy cannot relay SCTP; use a kernel proxy for it")
+	}
+	return "", fmt.Errorf("protocol %q is unknown; use TCP or UDP", p)
+}
+
+func isPort(n int32) bool { return 1 <= n && n <= 65535 }
+
+// frontend is what clients of one IP family see of a Service.
+type frontend struct {
+	family       service.Family
+	clusterIP    netip.Addr
+	external     []netip.Addr // sorted
+	loadBalancer []netip.Addr // sorted
+}
+
+// frontends returns one frontend for each family in which the Service has a
+// clusterIP, IPv4 first.
+func frontends(svc *corev1.Service, say say) []frontend {
+	cluster := clusterIPs(&svc.Spec, say)
+	external := addressesOf("spec.externalIPs", svc.Spec.ExternalIPs, say)
+	var balanced map[service.Family][]netip.Addr
+	if svc.Spec.Type == corev1.ServiceTypeLoadBalancer {
+		balanced = addressesOf("status.loadBalancer.ingress", ingressIPs(svc), say)
+	}
+	var fronts []frontend
+	for _, family := range []service.Family{service.IPv4, service.IPv6} {
+		if ip, has := cluster[family]; has {
+			fronts = append(fronts, frontend{family, ip, external[family], balanced[family]})
+		}
+	}
+	return fronts
+}
