@@ -1,0 +1,233 @@
+package lab_test
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kube-splice/kube-splice/lab"
+)
+
+// up starts a lasting lab and makes sure that it ends with the test.
+func up(t *testing.T) *lab.Running {
+	t.Helper()
+	r, err := lab.Up(t.Context(), lab.UpOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _, err := lab.Down(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+func down(t *testing.T, want bool) {
+	t.Helper()
+	was, err := lab.Down(t.Context())
+	if err != nil || was != want {
+		t.Errorf("Down gave %v, %v; want %v", was, err, want)
+	}
+}
+
+// namesLeft lists the named namespaces and the state of lasting labs.
+func namesLeft(t *testing.T) []string {
+	t.Helper()
+	names, err := filepath.Glob("/run/netns/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	state, err := filepath.Glob("/run/kube-splice-lab*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(names, state...)
+}
+
+// kill ends the keeper the hard way, and waits until it is gone.
+func kill(t *testing.T, pid int) {
+	t.Helper()
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := syscall.Wait4(pid, nil, 0, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestLastingLabServesUntilDown(t *testing.T) {
+	before := look(t)
+	r := up(t)
+	for machine, want := range map[string]string{"client": "pod-e 10.244.1.50:", "outside": "pod-e 172.20.9.2:"} {
+		args := append(r.Enter(machine), os.Args[0], "http://10.244.2.12:8080")
+		cmd := exec.Command(args[0], args[1:]...)
+		cmd.Env = append(os.Environ(), programEnv+"=get")
+		if out, err := cmd.Output(); err != nil || !strings.HasPrefix(string(out), want) {
+			t.Errorf("from %s: %q, %v; want %q", machine, out, err, want)
+		}
+	}
+	down(t, true)
+	before.compare(t, look(t))
+	if left := namesLeft(t); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+	if err := syscall.Kill(r.PID, 0); err == nil {
+		if _, err := syscall.Wait4(r.PID, nil, syscall.WNOHANG, nil); err != nil {
+			t.Errorf("the keeper is still there: %v", err)
+		}
+	}
+	down(t, false)
+}
+
+func TestSecondUpIsRefusedInOneLine(t *testing.T) {
+	r := up(t)
+	_, err := lab.Up(t.Context(), lab.UpOptions{Prefix: "other-"})
+	if err == nil || !strings.Contains(err.Error(), strconv.Itoa(r.PID)) || strings.Contains(err.Error(), "\n") {
+		t.Errorf("the second Up said %v", err)
+	}
+	if err := syscall.Kill(r.PID, 0); err != nil {
+		t.Errorf("the first lab is gone: %v", err)
+	}
+}
+
+func TestLeftoversOfACrashAreRemoved(t *testing.T) {
+	kill(t, up(t).PID)
+	if len(namesLeft(t)) < 10 {
+		t.Fatalf("the crash left only %v", namesLeft(t))
+	}
+	down(t, true)
+	if left := namesLeft(t); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+	kill(t, up(t).PID)
+	up(t) // over the leftovers
+}
+
+func TestDownEndsNoForeignProcess(t *testing.T) {
+	r := up(t)
+	bystander := exec.Command("sleep", "60")
+	if err := bystander.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = bystander.Process.Kill()
+		_ = bystander.Wait()
+	}()
+	kill(t, r.PID)
+	const path = "/run/kube-splice-lab/state.json"
+	state, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	state = regexp.MustCompile(`"pid":\d+`).ReplaceAll(state, []byte(`"pid":`+strconv.Itoa(bystander.Process.Pid)))
+	if err := os.WriteFile(path, state, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	down(t, true)
+	if n, err := syscall.Wait4(bystander.Process.Pid, nil, syscall.WNOHANG, nil); n != 0 {
+		t.Errorf("the bystander was ended (%v)", err)
+	}
+}
+
+func TestUpTouchesNoNamespaceOfOthers(t *testing.T) {
+	if err := os.Mkdir("/run/netns", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	const foreign = "/run/netns/ks-pod-b"
+	if err := os.WriteFile(foreign, nil, 0o444); err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll("/run/netns")
+	_, err := lab.Up(t.Context(), lab.UpOptions{})
+	if err == nil || !strings.Contains(err.Error(), foreign+" exists") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("Up said %v", err)
+	}
+	down(t, false)
+	if left := namesLeft(t); len(left) != 1 || left[0] != foreign {
+		t.Errorf("left behind: %v, want %s alone", left, foreign)
+	}
+}
+
+func TestGivenUpUpLeavesNothingAfterDown(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := lab.Up(ctx, lab.UpOptions{}); err == nil {
+		t.Error("Up succeeded")
+	}
+	down(t, true)
+	if left := namesLeft(t); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestPrefixMustFitAFileName(t *testing.T) {
+	if _, err := lab.Up(t.Context(), lab.UpOptions{Prefix: "../x"}); err == nil || !strings.Contains(err.Error(), "slash") {
+		t.Errorf("Up said %v", err)
+	}
+}
+
+func TestConcurrentCommandsAreRefused(t *testing.T) {
+	if err := os.Mkdir("/run/kube-splice-lab", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll("/run/kube-splice-lab")
+	dir, err := os.Open("/run/kube-splice-lab")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lab.Down(t.Context()); err == nil || !strings.Contains(err.Error(), "another lab command") {
+		t.Errorf("Down said %v", err)
+	}
+}
+
+func TestStateFolderOfSomebodyElseIsNotUsed(t *testing.T) {
+	if err := os.Mkdir("/run/kube-splice-lab", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll("/run/kube-splice-lab")
+	if err := os.Chmod("/run/kube-splice-lab", 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lab.Up(t.Context(), lab.UpOptions{}); err == nil || !strings.Contains(err.Error(), "somebody else") {
+		t.Errorf("Up said %v", err)
+	}
+}
+
+func TestLastingLabWithoutRoot(t *testing.T) {
+	cmd := program(t, "up-and-down")
+	asNobody(t, cmd)
+	cmd.Env = append(cmd.Env, "TMPDIR=/tmp")
+	if out, err := cmd.Output(); err != nil || !strings.HasPrefix(string(out), "pod-d 10.244.1.50:") {
+		t.Errorf("the client pod got %q, %v", out, err)
+	}
+	if left, _ := filepath.Glob("/tmp/kube-splice-lab-65534*"); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestDescriptionSaysHowToEnter(t *testing.T) {
+	r := up(t)
+	var said bytes.Buffer
+	if err := r.Describe(&said); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"client", "10.244.1.50", "ip netns exec ks-client"} {
+		if !strings.Contains(said.String(), want) {
+			t.Errorf("no %q in\n%s", want, said.String())
+		}
+	}
+}
