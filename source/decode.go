@@ -133,30 +133,29 @@ func (d *decoder) value(with runtime.Decoder, value []byte, c *contents) error {
 	if err != nil {
 		return explain(decoded, err)
 	}
-	if !meta.IsListType(decoded) {
-		c.add(decoded)
+	if list, mixed := decoded.(*corev1.List); mixed {
+		for i, item := range list.Items {
+			if err := d.value(d.json, item.Raw, c); err != nil {
+				return fmt.Errorf("item %d: %w", i+1, err)
+			}
+		}
 		return nil
 	}
-	item := 0
-	return meta.EachListItem(decoded, func(one runtime.Object) error {
-		item++
-		raw, isRaw := one.(*runtime.Unknown)
-		if !isRaw {
-			c.add(one)
-			return nil
-		}
-		if err := d.value(d.json, raw.Raw, c); err != nil {
-			return fmt.Errorf("item %d: %w", item, err)
-		}
-		return nil
-	})
+	if meta.IsListType(decoded) {
+		return meta.EachListItem(decoded, c.add)
+	}
+	return c.add(decoded)
 }
 
 // add keeps a decoded object of a kind we use.
-func (c *contents) add(decoded runtime.Object) {
-	o := decoded.(object)
+func (c *contents) add(decoded runtime.Object) error {
+	o, ok := decoded.(object)
+	if !ok {
+		return fmt.Errorf("it is a %T, which has no metadata", decoded)
+	}
 	setDefaults(o)
 	c.objects = append(c.objects, o)
+	return nil
 }
 
 // explain makes one clear line of a decoding error, naming the object where that

@@ -1,0 +1,94 @@
+package source_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"testing"
+
+	"github.com/kube-splice/kube-splice/service"
+	"github.com/kube-splice/kube-splice/source"
+)
+
+var label = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+
+// FuzzManifests feeds any text through the reader of documents and Build: an
+// error, or a Snapshot that the rest of the program can rely on.
+func FuzzManifests(f *testing.F) {
+	seeds, _ := filepath.Glob("testdata/kubectl-get.*")
+	demo, _ := filepath.Glob("../testdata/manifests/*.yaml")
+	for _, path := range append(seeds, demo...) {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(text)
+	}
+	f.Add([]byte(endpointsManifest))
+	f.Add([]byte(broken))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		m := source.Manifests{Path: "-", Stdin: bytes.NewReader(text), NodeName: "node", Log: slog.New(slog.DiscardHandler)}
+		// A broken text is an error of Run, and that is fine.
+		_ = m.Run(ctx, func(s *service.Snapshot) {
+			checkSnapshot(t, s)
+			cancel()
+		})
+	})
+}
+
+// checkSnapshot checks all that package service promises of a Snapshot.
+func checkSnapshot(t *testing.T, s *service.Snapshot) {
+	t.Helper()
+	type claim struct {
+		portal   service.Portal
+		protocol service.Protocol
+		family   service.Family
+	}
+	owners := map[claim]service.Name{}
+	for i, p := range s.Ports {
+		if i > 0 && s.Ports[i-1].Name.Compare(p.Name) >= 0 {
+			t.Fatalf("%v is not after %v", p.Name, s.Ports[i-1].Name)
+		}
+		checkPort(t, p)
+		for _, portal := range p.Portals() {
+			portal.Kind = 0
+			c := claim{portal, p.Name.Protocol, p.Name.Family}
+			if owner, has := owners[c]; has && owner != p.Name {
+				t.Fatalf("%v of %v is also of %v", portal, p.Name, owner)
+			}
+			owners[c] = p.Name
+		}
+	}
+}
+
+func checkPort(t *testing.T, p *service.Port) {
+	t.Helper()
+	n := p.Name
+	if !label.MatchString(n.Namespace) || !label.MatchString(n.Service) || n.Port != "" && !label.MatchString(n.Port) ||
+		n.Protocol != service.TCP && n.Protocol != service.UDP || p.Number == 0 {
+		t.Fatalf("bad port %+v", *p)
+	}
+	for _, ip := range slices.Concat([]netip.Addr{p.ClusterIP}, p.ExternalIPs, p.LoadBalancerIPs) {
+		if service.CheckEndpoint(ip) != nil || service.FamilyOf(ip) != n.Family || ip.Is4In6() {
+			t.Fatalf("bad address %v of %v", ip, n)
+		}
+	}
+	if p.Policy.Affinity < 0 || p.Policy.IdleTimeout < 0 {
+		t.Fatalf("bad policy %+v", p.Policy)
+	}
+	for i, e := range p.Endpoints {
+		if service.CheckEndpoint(e.Addr.Addr()) != nil || e.Addr.Port() == 0 || service.FamilyOf(e.Addr.Addr()) != n.Family {
+			t.Fatalf("bad endpoint %v of %v", e, n)
+		}
+		if i > 0 && p.Endpoints[i-1].Addr.Compare(e.Addr) >= 0 {
+			t.Fatalf("%v is not after %v", e.Addr, p.Endpoints[i-1].Addr)
+		}
+	}
+}
