@@ -20,8 +20,9 @@ func (Copier) Relay(ctx context.Context, pair Pair, done func(Result)) {
 		client:  &side{conn: pair.Client, closed: ClientClosed, reset: ClientReset},
 		backend: &side{conn: pair.Backend, closed: BackendClosed, reset: BackendReset},
 	}
-	p.watch.start(p)
-	stop := context.AfterFunc(ctx, p.shutdown)
+	p.watch.moved = p.moved
+	p.watch.set(p.limits.Idle, func() { p.abort(Idle, nil, p.client, p.backend) })
+	unbind := context.AfterFunc(ctx, p.shutdown)
 
 	var result Result
 	var down sync.WaitGroup
@@ -29,9 +30,9 @@ func (Copier) Relay(ctx context.Context, pair Pair, done func(Result)) {
 	result.Up = p.copy(p.backend, p.client)
 	down.Wait()
 
-	stop()
+	unbind()
 	p.watch.stop()
-	result.Cause, result.Err = p.close()
+	result.Cause, result.Err = p.close(ctx)
 	done(result)
 }
 
@@ -73,16 +74,19 @@ func (p *pairState) copy(dst, src *side) int64 {
 
 // finished passes src's FIN on to dst.
 func (p *pairState) finished(dst, src *side) {
-	p.mu.Lock()
-	if p.cause == 0 {
-		p.cause = src.closed
-	}
-	p.mu.Unlock()
 	dst.finSent.Store(true)
 	// An error means that dst is already gone, which the other direction finds
 	// and reports.
 	_ = dst.conn.CloseWrite()
-	p.watch.halfClosed()
+
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cause == 0 {
+		p.cause = src.closed
+		if p.limits.HalfClosed > 0 {
+			p.watch.set(p.limits.HalfClosed, func() { p.abort(HalfClosed, nil, p.client, p.backend) })
+		}
+	}
 }
 
 // failed finds out whose fault a copy error was. io.Copy does not say whether
@@ -112,7 +116,7 @@ func (p *pairState) givenUp() bool { return p.client.aborted || p.backend.aborte
 
 // abort gives the pair up because of the sides named: nothing is read for them
 // or written to them any more. What came from them and is still on its way to the
-// other side may be delivered.
+// other side is delivered, as long as that side takes it.
 func (p *pairState) abort(cause Cause, err error, gone ...*side) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -123,18 +127,29 @@ func (p *pairState) abort(cause Cause, err error, gone ...*side) {
 	for _, s := range gone {
 		s.aborted = true
 	}
-	now := time.Now()
-	for _, dir := range [][2]*side{{p.client, p.backend}, {p.backend, p.client}} {
-		dst, src := dir[0], dir[1]
-		if dst.aborted {
-			_ = src.conn.SetReadDeadline(now)
-			_ = dst.conn.SetWriteDeadline(now)
-		} else {
-			// src is gone: the queue of what it sent ends by itself, but a dst
-			// that reads nothing must not hold us.
-			_ = dst.conn.SetWriteDeadline(now.Add(deliveryLimit))
-		}
+	if p.client.aborted {
+		stop(p.client, p.backend)
 	}
+	if p.backend.aborted {
+		stop(p.backend, p.client)
+	}
+	p.watch.set(deliveryLimit, p.stopDelivery)
+}
+
+// stopDelivery gives up a side that takes nothing of what was received for it.
+func (p *pairState) stopDelivery() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.client.aborted, p.backend.aborted = true, true
+	stop(p.client, p.backend)
+	stop(p.backend, p.client)
+}
+
+// stop ends the copying from src to dst.
+func stop(dst, src *side) {
+	now := time.Now()
+	_ = src.conn.SetReadDeadline(now)
+	_ = dst.conn.SetWriteDeadline(now)
 }
 
 // shutdown, called when the context ends, resets both sides.
@@ -142,14 +157,14 @@ func (p *pairState) shutdown() { p.abort(Shutdown, nil, p.client, p.backend) }
 
 // close closes both connections in the way the pair ended: with FIN after a clean
 // end, with RST otherwise.
-func (p *pairState) close() (Cause, error) {
+func (p *pairState) close(ctx context.Context) (Cause, error) {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.over = true
-	p.mu.Unlock()
 	for _, s := range []*side{p.client, p.backend} {
 		if p.givenUp() {
 			if !s.aborted {
-				s.awaitDelivery()
+				s.awaitDelivery(ctx)
 			}
 			_ = s.conn.SetLinger(0) // RST instead of FIN: SO_LINGER in socket(7)
 		}

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"context"
 	"errors"
 	"syscall"
 	"time"
@@ -12,8 +13,8 @@ import (
 // or has been closed by both sides.
 const tcpClose = 7
 
-// deliveryLimit bounds how long data received from a side that reset is offered
-// to the other side before that one is reset too.
+// deliveryLimit is how long the other side of a reset may take nothing of what was
+// received before the reset, until it is reset too.
 const deliveryLimit = 5 * time.Second
 
 // errReset stands for a reset whose error the opposite direction has consumed.
@@ -63,13 +64,19 @@ func (s *side) unsent() int {
 }
 
 // awaitDelivery waits until the peer has everything that was written to it,
-// because a reset throws away what it has not. It gives up when a whole
-// deliveryLimit passes.
-func (s *side) awaitDelivery() {
+// because a reset throws away what it has not. It gives up when the peer takes
+// nothing for deliveryLimit, and when ctx ends.
+func (s *side) awaitDelivery(ctx context.Context) {
 	const first, longest = time.Millisecond, 50 * time.Millisecond
-	deadline := time.Now().Add(deliveryLimit)
-	for pause := first; s.unsent() > 0 && s.state() != tcpClose && time.Now().Before(deadline); pause = min(2*pause, longest) {
+	left, since := s.unsent(), time.Now()
+	for pause := first; left > 0 && s.state() != tcpClose; pause = min(2*pause, longest) {
+		if ctx.Err() != nil || time.Since(since) >= deliveryLimit {
+			return
+		}
 		time.Sleep(pause)
+		if now := s.unsent(); now < left {
+			left, since = now, time.Now()
+		}
 	}
 }
 

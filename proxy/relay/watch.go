@@ -5,88 +5,76 @@ import (
 	"time"
 )
 
-// watch ends a pair on which no byte has moved for its limit. io.Copy under
-// splice(2) tells nobody about progress, so the watch asks the kernel's byte
-// counters four times a limit: a pair is ended between 1 and 1¼ limits after its
-// last byte. There is no timer while no limit applies.
+// watch acts when no byte of a pair has moved for a limit. io.Copy under splice(2)
+// tells nobody about progress, so the watch asks the kernel's byte counters four
+// times a limit: it acts between 1 and 1¼ limits after the last byte. While no
+// limit is set there is no timer.
 type watch struct {
+	moved func() uint64 // grows with every byte
+
 	mu      sync.Mutex
-	pair    *pairState
-	timer   *time.Timer
-	half    bool
+	current *limit // in force; nil when none is
 	stopped bool
+}
+
+type limit struct {
+	length  time.Duration
+	expired func()
+	timer   *time.Timer
 	moved   uint64
 	since   time.Time // when moved last grew
 }
 
-// start begins to watch p while it is open in both directions.
-func (w *watch) start(p *pairState) {
-	w.pair = p
-	if p.limits.Idle > 0 {
-		w.rearm()
-	}
-}
-
-// halfClosed begins to watch for the half-closed limit.
-func (w *watch) halfClosed() {
+// set replaces the limit in force, if there is one, and counts afresh; 0 means no
+// limit. expired is called from a goroutine of its own, once at most.
+func (w *watch) set(length time.Duration, expired func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.half || w.stopped || w.pair.limits.HalfClosed <= 0 {
+	w.clear()
+	if w.stopped || length <= 0 {
 		return
 	}
-	w.half = true
-	w.stopTimer()
-	w.rearm()
-}
-
-// stop ends the watch.
-func (w *watch) stop() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.stopped = true
-	w.stopTimer()
-}
-
-func (w *watch) stopTimer() {
-	if w.timer != nil {
-		w.timer.Stop()
-	}
-}
-
-// rearm starts counting afresh.
-func (w *watch) rearm() {
-	w.moved, w.since = w.pair.moved(), time.Now()
-	w.timer = time.AfterFunc(w.limit()/4, w.tick)
-}
-
-// limit is the limit that applies now, and cause its name.
-func (w *watch) limit() time.Duration {
-	if w.half {
-		return w.pair.limits.HalfClosed
-	}
-	return w.pair.limits.Idle
-}
-
-func (w *watch) cause() Cause {
-	if w.half {
-		return HalfClosed
-	}
-	return Idle
+	l := &limit{length: length, expired: expired, moved: w.moved(), since: time.Now()}
+	l.timer = time.AfterFunc(length/4, func() { w.tick(l) })
+	w.current = l
 }
 
 // tick is the timer's function.
-func (w *watch) tick() {
+func (w *watch) tick(l *limit) {
+	if w.reached(l) {
+		l.expired()
+	}
+}
+
+// reached reports whether l is in force and reached; if it is in force and not
+// reached, it is looked at again later.
+func (w *watch) reached(l *limit) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.stopped {
-		return
+	if w.current != l {
+		return false
 	}
-	if moved := w.pair.moved(); moved != w.moved {
-		w.moved, w.since = moved, time.Now()
+	if moved := w.moved(); moved != l.moved {
+		l.moved, l.since = moved, time.Now()
 	}
-	if time.Since(w.since) >= w.limit() {
-		w.pair.abort(w.cause(), nil, w.pair.client, w.pair.backend)
-		return
+	if time.Since(l.since) >= l.length {
+		return true
 	}
-	w.timer.Reset(w.limit() / 4)
+	l.timer.Reset(l.length / 4)
+	return false
+}
+
+// stop ends the watch for good.
+func (w *watch) stop() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.clear()
+	w.stopped = true
+}
+
+func (w *watch) clear() {
+	if w.current != nil {
+		w.current.timer.Stop()
+		w.current = nil
+	}
 }

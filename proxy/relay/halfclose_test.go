@@ -1,0 +1,113 @@
+package relay_test
+
+import (
+	"io"
+	"testing"
+	"time"
+
+	"github.com/kube-splice/kube-splice/proxy/relay"
+)
+
+func TestClientMayHalfCloseAndStillGetTheAnswer(t *testing.T) {
+	onEveryEngine(t, relay.Limits{}, func(t *testing.T, p *pair) {
+		send(t, p.client, 1)
+		check(t, p.client.CloseWrite())
+		if n, err := drain(t, p.backend); n != 1 || err != nil {
+			t.Fatalf("backend read %d bytes to the end (%v), want 1", n, err)
+		}
+		go func() {
+			_, _ = p.backend.Write(make([]byte, 1<<20))
+			_ = p.backend.Close()
+		}()
+		if n, err := drain(t, p.client); n != 1<<20 || err != nil {
+			t.Errorf("client read %d bytes (%v), want 1 MiB", n, err)
+		}
+		p.wantCause(t, relay.ClientClosed)
+	})
+}
+
+func TestBackendMayHalfCloseFirstAndStillReceive(t *testing.T) {
+	onEveryEngine(t, relay.Limits{}, func(t *testing.T, p *pair) {
+		go func() {
+			_, _ = p.backend.Write(make([]byte, 1<<20))
+			_ = p.backend.CloseWrite()
+		}()
+		if n, err := drain(t, p.client); n != 1<<20 || err != nil {
+			t.Fatalf("client read %d bytes (%v), want 1 MiB", n, err)
+		}
+		go func() {
+			_, _ = p.client.Write(make([]byte, 1<<20))
+			_ = p.client.Close()
+		}()
+		if n, err := drain(t, p.backend); n != 1<<20 || err != nil {
+			t.Errorf("backend read %d bytes (%v), want 1 MiB", n, err)
+		}
+		r := p.end(t)
+		if r.Cause != relay.BackendClosed || r.Up != 1<<20 || r.Down != 1<<20 || r.Err != nil {
+			t.Errorf("result %+v, want backend closed, 1 MiB both ways", r)
+		}
+	})
+}
+
+func TestHalfClosedPairWithoutTrafficIsEnded(t *testing.T) {
+	limit := 400 * time.Millisecond
+	onEveryEngine(t, relay.Limits{HalfClosed: limit}, func(t *testing.T, p *pair) {
+		send(t, p.client, 1)
+		check(t, p.client.CloseWrite())
+		started := time.Now()
+		p.wantCause(t, relay.HalfClosed)
+		if took := time.Since(started); took < limit {
+			t.Errorf("ended after %v, before its limit %v", took, limit)
+		}
+	})
+}
+
+func TestHalfClosedPairLivesWhileBytesMove(t *testing.T) {
+	limit := 400 * time.Millisecond
+	onEveryEngine(t, relay.Limits{HalfClosed: limit}, func(t *testing.T, p *pair) {
+		check(t, p.client.CloseWrite())
+		_, err := drain(t, p.backend)
+		check(t, err)
+		go trickle(p.backend, limit/2, 8)
+		if n, err := drain(t, p.client); n != 8 || err != nil {
+			t.Errorf("client read %d of 8 trickled bytes (%v)", n, err)
+		}
+	})
+}
+
+// trickle writes n bytes, one a pause, and closes.
+func trickle(c io.WriteCloser, pause time.Duration, n int) {
+	for range n {
+		time.Sleep(pause)
+		_, _ = c.Write([]byte{1})
+	}
+	_ = c.Close()
+}
+
+func TestOpenPairIsNotTouchedByTheHalfClosedLimit(t *testing.T) {
+	limit := 50 * time.Millisecond
+	onEveryEngine(t, relay.Limits{HalfClosed: limit}, func(t *testing.T, p *pair) {
+		select {
+		case r := <-p.result:
+			t.Fatalf("an open idle pair was ended: %+v", r)
+		case <-time.After(10 * limit):
+		}
+		send(t, p.client, 5)
+		receive(t, p.backend, 5)
+	})
+}
+
+func TestIdleLimitEndsAnOpenPairOnlyWhenNothingMoves(t *testing.T) {
+	limit := 400 * time.Millisecond
+	onEveryEngine(t, relay.Limits{Idle: limit}, func(t *testing.T, p *pair) {
+		for range 6 {
+			time.Sleep(limit / 2)
+			send(t, p.client, 1)
+			receive(t, p.backend, 1)
+		}
+		p.wantCause(t, relay.Idle)
+		if _, err := drain(t, p.client); err == nil {
+			t.Error("the client of an ended idle pair saw a clean end")
+		}
+	})
+}
