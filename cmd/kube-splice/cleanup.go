@@ -1,0 +1,25 @@
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kube-splice/kube-splice/redirect"
+)
+
+func newCleanupCommand(env environment) *cobra.Command {
+	return &cobra.Command{
+		Use:   "cleanup",
+		Short: "Remove all rules of kube-splice from this node",
+		Long: `cleanup removes the chains of kube-splice and the jumps to them, for IPv4 and
+IPv6, legacy and nft iptables. It needs no API server and no manifests, may be run
+again, and leaves every other rule as it is.`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error { return runCleanup(cmd.Context(), env) },
+	}
+}
+
+func runCleanup(ctx context.Context, env environment) error {
+	return redirect.Cleanup(ctx, redirect.Config{Log: newLog(env.Stderr, "text", 0)})
+}

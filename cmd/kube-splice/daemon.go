@@ -1,0 +1,218 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/kube-splice/kube-splice/proxy"
+	"github.com/kube-splice/kube-splice/redirect"
+	"github.com/kube-splice/kube-splice/service"
+)
+
+// ruleWriter is what the daemon asks of package redirect.
+type ruleWriter interface {
+	Sync(context.Context, redirect.Rules) error
+	Intact(context.Context) (bool, error)
+}
+
+// daemon is the loop that brings each Snapshot to the listeners and then to the
+// rules: listeners are opened before rules lead to them, and closed after no rule
+// does. Rules are written by one job at a time in a goroutine of its own, so that
+// slow iptables programs never hold up a change of endpoints, which needs no rule.
+type daemon struct {
+	proxy     *proxy.Proxy
+	rules     ruleWriter // nil: there are none
+	period    time.Duration
+	minPeriod time.Duration
+	log       *slog.Logger
+
+	snap    *service.Snapshot // the latest; nil before the first
+	want    redirect.Rules    // what its listeners call for
+	dirty   bool              // want differs from what was last written
+	settled bool              // it was said that everything is in place
+
+	job      chan outcome // of the job that runs; nil when none does
+	syncAt   time.Time    // no writing before
+	checkAt  time.Time    // look whether the rules are all there
+	fullAt   time.Time    // read all rules back
+	openAt   time.Time    // try again what could not be opened; zero: nothing
+	syncWait backoff
+	openWait backoff
+	trouble  string // the error that was last said
+}
+
+// outcome is what came of a job.
+type outcome struct {
+	wrote    redirect.Rules
+	synced   bool // else they were only looked at, and all there
+	repaired bool
+	err      error
+}
+
+// lookInterval is how often the jumps are looked for.
+const lookInterval = 5 * time.Second
+
+// run is the daemon loop. It returns when ctx ends and the job that runs then has
+// ended too.
+func (d *daemon) run(ctx context.Context, snapshots <-chan *service.Snapshot) {
+	d.syncWait, d.openWait = backoff{least: 200 * time.Millisecond}, backoff{least: time.Second}
+	for {
+		timer := time.NewTimer(d.startDue(ctx))
+		select {
+		case snap := <-snapshots:
+			d.snap = snap
+			d.open()
+		case out := <-d.job:
+			d.finish(ctx, out)
+		case <-timer.C:
+		case <-ctx.Done():
+			if d.job != nil {
+				<-d.job
+			}
+			timer.Stop()
+			return
+		}
+		timer.Stop()
+	}
+}
+
+// startDue does what is due and returns how long nothing else will be.
+func (d *daemon) startDue(ctx context.Context) time.Duration {
+	const forever = time.Hour
+	if d.snap == nil {
+		return forever
+	}
+	now := time.Now()
+	if !d.openAt.IsZero() && !now.Before(d.openAt) {
+		d.open()
+	}
+	next := now.Add(forever)
+	if !d.openAt.IsZero() {
+		next = d.openAt
+	}
+	switch {
+	case d.rules == nil || d.job != nil:
+	case d.dirty && !now.Before(d.syncAt):
+		d.start(ctx, d.sync)
+	case d.dirty:
+		next = earlier(next, d.syncAt)
+	case !now.Before(d.fullAt):
+		d.start(ctx, d.sync)
+	case !now.Before(d.checkAt):
+		d.start(ctx, d.look)
+	default:
+		next = earlier(next, earlier(d.checkAt, d.fullAt))
+	}
+	return time.Until(next)
+}
+
+// open brings the listeners to the latest Snapshot.
+func (d *daemon) open() {
+	opened := d.proxy.Open(d.snap)
+	d.openAt = time.Time{}
+	if opened.Failed > 0 {
+		d.openAt = time.Now().Add(d.openWait.next())
+	} else {
+		d.openWait.reset()
+	}
+	want := redirect.Rules{NodeIPs: d.snap.NodeIPs, Bindings: make([]redirect.Binding, len(opened.Bindings))}
+	for i, b := range opened.Bindings {
+		want.Bindings[i] = redirect.Binding(b)
+	}
+	if d.rules == nil {
+		d.proxy.Prune()
+		d.want = want
+		d.sayReady()
+		return
+	}
+	first := d.fullAt.IsZero()
+	if first || !slices.Equal(want.Bindings, d.want.Bindings) || !slices.Equal(want.NodeIPs, d.want.NodeIPs) {
+		d.want, d.dirty = want, true
+	} else if !d.dirty && d.job == nil {
+		d.proxy.Prune() // listeners without a portal have no rules to wait for
+	}
+}
+
+// start runs a job in its own goroutine.
+func (d *daemon) start(ctx context.Context, job func(context.Context, redirect.Rules) outcome) {
+	want, done := d.want, make(chan outcome, 1)
+	d.dirty = false
+	d.job = done
+	go func() { done <- job(ctx, want) }()
+}
+
+// sync writes the rules.
+func (d *daemon) sync(ctx context.Context, want redirect.Rules) outcome {
+	return outcome{wrote: want, synced: true, err: d.rules.Sync(ctx, want)}
+}
+
+// look writes the rules only if some are missing.
+func (d *daemon) look(ctx context.Context, want redirect.Rules) outcome {
+	intact, err := d.rules.Intact(ctx)
+	if err != nil || intact {
+		return outcome{wrote: want, err: err}
+	}
+	out := d.sync(ctx, want)
+	out.repaired = true
+	return out
+}
+
+// finish takes the outcome of a job. When the rules are those of the latest
+// Snapshot, what only older rules led to can be closed.
+func (d *daemon) finish(ctx context.Context, out outcome) {
+	d.job = nil
+	now := time.Now()
+	if out.err != nil {
+		d.dirty = true
+		d.syncAt = now.Add(d.syncWait.next())
+		if ctx.Err() == nil && out.err.Error() != d.trouble {
+			d.log.Error("rules could not be written; trying again", "error", oneLine(out.err))
+			d.trouble = out.err.Error()
+		}
+		return
+	}
+	if d.trouble != "" {
+		d.log.Info("rules are written again")
+		d.trouble = ""
+	}
+	if out.repaired {
+		d.log.Warn("rules had been removed by another program; they are back")
+	}
+	d.syncWait.reset()
+	d.syncAt, d.checkAt = now.Add(d.minPeriod), now.Add(min(lookInterval, d.period))
+	if out.synced {
+		d.fullAt = now.Add(d.period)
+	}
+	if !d.dirty {
+		d.proxy.Prune()
+		d.sayReady()
+	}
+}
+
+// sayReady says once that the first Snapshot is served.
+func (d *daemon) sayReady() {
+	if d.settled {
+		return
+	}
+	d.settled = true
+	d.log.Info("ready", "service ports", len(d.snap.Ports), "portals", len(d.want.Bindings))
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+// backoff is a pause that doubles up to ten seconds.
+type backoff struct{ least, last time.Duration }
+
+func (b *backoff) next() time.Duration {
+	b.last = min(max(2*b.last, b.least), 10*time.Second)
+	return b.last
+}
+
+func (b *backoff) reset() { b.last = 0 }

@@ -1,0 +1,78 @@
+// Command kube-splice is a userspace Kubernetes Service proxy.
+//
+// The bare command runs the proxy; subcommands are the tools around it, one file
+// each. It holds the wiring and the daemon loop (daemon.go), which is the only
+// place where a Snapshot from package source meets the listeners of package proxy
+// and the rules of package redirect. What those do is theirs; nothing is decided
+// here about Services, bytes or packets.
+//
+// It answers to cmd/kube-proxy and cmd/kube-proxy/app in Kubernetes.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+)
+
+// Exit statuses.
+const (
+	exitOK    = 0
+	exitError = 1
+	exitUsage = 2
+)
+
+func main() {
+	// The first signal ends ctx, the second one hurry.
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	ctx, stop := context.WithCancel(context.Background())
+	hurry, stopAtOnce := context.WithCancel(context.Background())
+	go func() {
+		<-signals
+		stop()
+		<-signals
+		stopAtOnce()
+	}()
+	env := environment{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Hurry: hurry}
+	os.Exit(run(ctx, env, os.Args[1:]))
+}
+
+// environment is what a command may touch beside its arguments.
+type environment struct {
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	Hurry          context.Context // ends when shutting down must not take time any more
+}
+
+// run runs the command line and returns the exit status. The command ends when
+// ctx does.
+func run(ctx context.Context, env environment, args []string) int {
+	root := newRootCommand(env)
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitOK
+	}
+	_, _ = fmt.Fprintf(env.Stderr, "kube-splice: %s\n", oneLine(err))
+	if errors.As(err, new(usageError)) {
+		return exitUsage
+	}
+	return exitError
+}
+
+// usageError is an error in how the program was called.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+func oneLine(err error) string {
+	return strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' }), "; ")
+}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+// version is set by the linker (-X main.version=...); a plain build says what Go
+// knows.
+var version = ""
+
+// newRootCommand returns the bare command, which runs the proxy, with all
+// subcommands.
+func newRootCommand(env environment) *cobra.Command {
+	var o options
+	var showVersion, cleanup bool
+	root := &cobra.Command{
+		Use:   "kube-splice --manifests PATH",
+		Short: "A userspace Kubernetes Service proxy",
+		Long: `kube-splice serves Kubernetes Services from user space: one listener per Service
+port, rules that lead clients to it, and for every connection a backend chosen,
+dialled, relayed with splice(2) and, if wanted, logged.
+
+It runs until SIGTERM, then lets connections finish (--drain-timeout). Its rules
+stay, so that the next start takes up the same listener ports; "kube-splice
+cleanup" removes them.`,
+		Example: `  kube-splice --manifests ./services
+  kubectl get services,endpointslices -A -o yaml | kube-splice --manifests -
+  kube-splice --manifests ./services --connection-log json --connection-log-file /var/log/connections.log`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case showVersion:
+				_, err := fmt.Fprintln(env.Stdout, versionText())
+				return err
+			case cleanup:
+				return runCleanup(cmd.Context(), env)
+			}
+			if err := o.validate(); err != nil {
+				return err
+			}
+			return runProxy(cmd.Context(), env, o)
+		},
+	}
+	root.SetOut(env.Stdout)
+	root.SetErr(env.Stderr)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usagef("%w (%q lists the flags)", err, cmd.CommandPath()+" --help")
+	})
+	o.addFlags(root.Flags())
+	root.Flags().BoolVar(&showVersion, "version", false, "print the version and exit")
+	root.Flags().BoolVar(&cleanup, "cleanup", false, "remove all rules of kube-splice and exit; the same as the cleanup command")
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.AddCommand(newCleanupCommand(env), newLabCommand(env))
+	return root
+}
+
+// noArguments refuses words that no flag takes.
+func noArguments(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usagef("unknown command or argument %q (%q lists the commands)", args[0], cmd.CommandPath()+" --help")
+	}
+	return nil
+}
+
+func versionText() string {
+	v := version
+	if info, ok := debug.ReadBuildInfo(); v == "" && ok {
+		v = info.Main.Version
+	}
+	return fmt.Sprintf("kube-splice %s %s %s/%s", v, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}
