@@ -1,0 +1,37 @@
+package redirect
+
+import (
+	"net/netip"
+
+	"github.com/kube-splice/kube-splice/service"
+)
+
+// Render renders the rules of one family as iptables-save would print them, for
+// what cannot be asked of the kernel a million times.
+func Render(family service.Family, host netip.Addr, bindings []Binding) (lines []string, refused []error) {
+	set, refused := renderer{family, host, true}.render(bindings)
+	var changes []change
+	for _, table := range tables {
+		changes = append(changes, diff(table, set, saved{}))
+	}
+	return input(changes), refused
+}
+
+// SavedListeners reads listener ports from the text of a nat table.
+func SavedListeners(text string, family service.Family) map[service.Name]uint16 {
+	ports := map[service.Name]uint16{}
+	listenerPorts(parseSaved(text), family, ports)
+	return ports
+}
+
+// SavedDiffers reports whether the text of the tables differs from what the
+// bindings ask for.
+func SavedDiffers(text string, family service.Family, host netip.Addr, bindings []Binding) bool {
+	set, _ := renderer{family, host, true}.render(bindings)
+	for _, table := range tables {
+		if len(diff(table, set, parseSaved(text)).chains) > 0 {
+			return true
+		}
+	}
+	return false
+}
