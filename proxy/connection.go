@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/kube-splice/kube-splice/balancer"
 	"github.com/kube-splice/kube-splice/proxy/relay"
 	"github.com/kube-splice/kube-splice/service"
 )
@@ -29,7 +30,7 @@ func (p *Proxy) serve(l *listener, client *net.TCPConn) {
 	backend, pick, err := p.connect(l, &rec)
 	rec.Dial = time.Since(accepted)
 	if err != nil {
-		p.refuse(client, rec, accepted, p.whyNot(l, &rec), err)
+		p.refuse(client, rec, accepted, p.whyNot(l, err), err)
 		return
 	}
 	limits := relay.Limits{HalfClosed: p.cfg.HalfClosed, Idle: port.Policy.IdleTimeout}
@@ -63,11 +64,11 @@ func (p *Proxy) admit(port *service.Port, client *net.TCPConn) (netip.AddrPort, 
 }
 
 // whyNot says why no backend was reached.
-func (p *Proxy) whyNot(l *listener, rec *Record) Close {
+func (p *Proxy) whyNot(l *listener, err error) Close {
 	switch {
 	case p.ctx.Err() != nil:
 		return Shutdown
-	case rec.Attempts == 0 || l.eligible.Load() == 0:
+	case errors.Is(err, balancer.ErrNoEndpoints) || l.eligible.Load() == 0:
 		p.counters.noEndpoints.Add(1)
 		return NoEndpoints
 	default:

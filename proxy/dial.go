@@ -20,13 +20,16 @@ import (
 // silent endpoint costs little of the budget; later tries may take what is left.
 var tryLimits = [...]time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second}
 
-// tried is where a connection has been refused or not answered so far.
-type tried struct {
-	failed []netip.AddrPort // not to be tried again
-	silent []netip.AddrPort // did not answer in a short try; another round may find them
+// dialing is the search for a backend for one connection.
+type dialing struct {
+	*Proxy
+	listener *listener
+	rec      *Record
+	failed   []netip.AddrPort // not to be tried again
+	silent   []netip.AddrPort // did not answer in a short try; another round may find them
+	pause    time.Duration
+	last     error
 }
-
-func (t *tried) all() []netip.AddrPort { return slices.Concat(t.failed, t.silent) }
 
 // connect reaches a backend for a client: the balancer's choice, and every other
 // endpoint in turn while dials fail, all within the dial budget. Endpoints that
@@ -37,78 +40,84 @@ func (t *tried) all() []netip.AddrPort { return slices.Concat(t.failed, t.silent
 func (p *Proxy) connect(l *listener, rec *Record) (*net.TCPConn, balancer.Pick, error) {
 	ctx, cancel := context.WithTimeout(p.ctx, p.cfg.DialTimeout)
 	defer cancel()
-	var tried tried
-	var last error
-	pause := time.Duration(0)
+	d := &dialing{Proxy: p, listener: l, rec: rec}
 	for {
-		pick, err := l.balancer.Pick(rec.Client.Addr(), tried.all())
-		switch {
-		case err != nil && len(tried.silent) > 0 && l.eligible.Load() > 0 && ctx.Err() == nil:
-			tried.silent = nil
-			continue
-		case err != nil && last != nil:
-			return nil, pick, last
-		case err != nil:
+		pick, err := d.pick()
+		if err != nil {
 			return nil, pick, err
 		}
-		rec.Backend, rec.Sticky = pick.Endpoint, pick.Sticky
-		conn, err := p.try(ctx, pick, rec.Attempts)
+		conn, err := d.try(ctx, pick)
 		if err == nil {
-			rec.Attempts++
 			return conn, pick, nil
 		}
-		switch {
-		case p.ctx.Err() != nil: // our own end, not the endpoint's fault
-			pick.Done()
-			return nil, pick, err
-		case isShortage(err):
-			pick.Done()
-			p.shortage.note(err)
-			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
-			sleep(ctx, pause)
-		default:
-			pick.Failed()
-			rec.Attempts++
-			p.counters.failedTries.Add(1)
-			tried.add(pick.Endpoint, err)
-		}
+		d.blame(ctx, pick, err)
 		if ctx.Err() != nil {
 			return nil, pick, fmt.Errorf("no endpoint reached within %v: %w", p.cfg.DialTimeout, err)
 		}
-		last = err
 	}
 }
 
-// add notes a failed try.
-func (t *tried) add(endpoint netip.AddrPort, err error) {
-	if errors.Is(err, context.DeadlineExceeded) {
-		t.silent = append(t.silent, endpoint)
-	} else {
-		t.failed = append(t.failed, endpoint)
+// pick asks the balancer for an endpoint that has not failed.
+func (d *dialing) pick() (balancer.Pick, error) {
+	client := d.rec.Client.Addr()
+	pick, err := d.listener.balancer.Pick(client, slices.Concat(d.failed, d.silent))
+	if err != nil && len(d.silent) > 0 {
+		d.silent = nil
+		pick, err = d.listener.balancer.Pick(client, d.failed)
+	}
+	if err != nil && d.last != nil {
+		err = d.last // says more than that nobody is left
+	}
+	if err == nil {
+		d.rec.Backend, d.rec.Sticky = pick.Endpoint, pick.Sticky
+	}
+	return pick, err
+}
+
+// blame takes a failed try to whose fault it was.
+func (d *dialing) blame(ctx context.Context, pick balancer.Pick, err error) {
+	d.last = err
+	switch {
+	case d.ctx.Err() != nil: // we are shutting down
+		pick.Done()
+	case isShortage(err): // we lack something; the endpoint may be fine
+		pick.Done()
+		d.shortage.note(err)
+		d.pause = min(max(2*d.pause, 5*time.Millisecond), time.Second)
+		sleep(ctx, d.pause)
+	default:
+		pick.Failed()
+		d.counters.failedTries.Add(1)
+		if errors.Is(err, context.DeadlineExceeded) {
+			d.silent = append(d.silent, pick.Endpoint)
+		} else {
+			d.failed = append(d.failed, pick.Endpoint)
+		}
 	}
 }
 
-// try dials one endpoint, the n-th of this connection.
-func (p *Proxy) try(ctx context.Context, pick balancer.Pick, n int) (*net.TCPConn, error) {
+// try dials one endpoint.
+func (d *dialing) try(ctx context.Context, pick balancer.Pick) (*net.TCPConn, error) {
 	if err := service.CheckEndpoint(pick.Endpoint.Addr()); err != nil {
 		return nil, fmt.Errorf("refuse to dial %v: it is %w", pick.Endpoint, err)
 	}
-	if p.isOwnListener(pick.Endpoint) {
+	if d.isOwnListener(pick.Endpoint) {
 		return nil, fmt.Errorf("refuse to dial %v: it is a listener of this proxy", pick.Endpoint)
 	}
-	if n < len(tryLimits) {
+	if d.rec.Attempts < len(tryLimits) {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, tryLimits[n])
+		ctx, cancel = context.WithTimeout(ctx, tryLimits[d.rec.Attempts])
 		defer cancel()
 	}
+	d.rec.Attempts++
 	started := time.Now()
-	dialer := net.Dialer{KeepAliveConfig: p.cfg.KeepAlive, Control: p.setMark}
+	dialer := net.Dialer{KeepAliveConfig: d.cfg.KeepAlive, Control: d.setMark}
 	conn, err := dialer.DialTCP(ctx, "tcp", netip.AddrPort{}, pick.Endpoint)
-	if err != nil && ctx.Err() != nil {
-		return nil, fmt.Errorf("dial %v: no answer after %v: %w", pick.Endpoint, time.Since(started).Round(time.Millisecond), context.DeadlineExceeded)
-	}
-	if err == nil {
+	switch {
+	case err == nil:
 		pick.Connected(time.Since(started))
+	case ctx.Err() != nil:
+		err = fmt.Errorf("dial %v: no answer after %v: %w", pick.Endpoint, time.Since(started).Round(time.Millisecond), context.DeadlineExceeded)
 	}
 	return conn, err
 }

@@ -19,12 +19,13 @@ type Proxy struct {
 	ctx    context.Context // ends when connections are to be reset
 	cancel context.CancelFunc
 
-	ports  portPool
+	ports portPool
 
 	// The owner's.
 	listeners map[service.Name]*listener
 	claims    map[netip.AddrPort]*claim
 	troubles  troubles
+	alone     map[service.Name]bool // ports of other protocols, said already
 
 	// The data path's.
 	ownPorts  atomic.Pointer[map[uint16]struct{}] // every listener's port
@@ -77,11 +78,18 @@ func (p *Proxy) Open(snap *service.Snapshot) Opened {
 	for _, c := range p.claims {
 		c.wanted = false
 	}
+	alone := map[service.Name]bool{}
 	for _, port := range snap.Ports {
 		if port.Name.Protocol == service.TCP {
 			p.openPort(port, &opened)
+			continue
+		}
+		alone[port.Name] = true
+		if !p.alone[port.Name] {
+			p.cfg.Log.Warn("only TCP is relayed yet; this Service port is left alone", "service", port.Name.String(), "protocol", string(port.Name.Protocol))
 		}
 	}
+	p.alone = alone
 	for _, l := range p.listeners {
 		if !l.wanted {
 			p.troubles.note(l.name, "stop serving", l.leave())

@@ -67,6 +67,9 @@ func (o *options) validate() error {
 	if o.manifests == "" {
 		return usagef("no source of Services: give --manifests PATH, a file or folder, or - for standard input")
 	}
+	if _, err := os.Stat(o.manifests); err != nil && o.manifests != "-" {
+		return usagef("--manifests: %w", err)
+	}
 	for _, choice := range []struct{ flag, value, allowed string }{
 		{"redirect", o.redirect, "iptables none"},
 		{"connection-log", o.connectionLog, "off text json"},

@@ -16,7 +16,7 @@ var version = ""
 // subcommands.
 func newRootCommand(env environment) *cobra.Command {
 	var o options
-	var showVersion, cleanup bool
+	var instead struct{ version, cleanup bool }
 	root := &cobra.Command{
 		Use:   "kube-splice --manifests PATH",
 		Short: "A userspace Kubernetes Service proxy",
@@ -30,19 +30,15 @@ cleanup" removes them.`,
 		Example: `  kube-splice --manifests ./services
   kubectl get services,endpointslices -A -o yaml | kube-splice --manifests -
   kube-splice --manifests ./services --connection-log json --connection-log-file /var/log/connections.log`,
-		SilenceErrors: true,
-		SilenceUsage:  true,
-		Args:          noArguments,
+		SilenceErrors: true, SilenceUsage: true,
+		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
-			case showVersion:
+			case instead.version:
 				_, err := fmt.Fprintln(env.Stdout, versionText())
 				return err
-			case cleanup:
+			case instead.cleanup:
 				return runCleanup(cmd.Context(), env)
-			}
-			if err := o.validate(); err != nil {
-				return err
 			}
 			return runProxy(cmd.Context(), env, o)
 		},
@@ -53,8 +49,8 @@ cleanup" removes them.`,
 		return usagef("%w (%q lists the flags)", err, cmd.CommandPath()+" --help")
 	})
 	o.addFlags(root.Flags())
-	root.Flags().BoolVar(&showVersion, "version", false, "print the version and exit")
-	root.Flags().BoolVar(&cleanup, "cleanup", false, "remove all rules of kube-splice and exit; the same as the cleanup command")
+	root.Flags().BoolVar(&instead.version, "version", false, "print the version and exit")
+	root.Flags().BoolVar(&instead.cleanup, "cleanup", false, "remove all rules of kube-splice and exit; the same as the cleanup command")
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(newCleanupCommand(env), newLabCommand(env))
 	return root

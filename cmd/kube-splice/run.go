@@ -15,6 +15,9 @@ import (
 
 // runProxy runs the proxy until ctx ends, then drains it.
 func runProxy(ctx context.Context, env environment, o options) error {
+	if err := o.validate(); err != nil {
+		return err
+	}
 	log := newLog(env.Stderr, o.logFormat, o.verbosity)
 	node, err := o.nodeName()
 	if err != nil {

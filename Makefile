@@ -1,0 +1,69 @@
+# make alone prints the targets.
+SHELL := /bin/bash
+BIN   := bin/kube-splice
+PKGS  := ./...
+SUDO  := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+
+# Debian packages: what the demo needs, and what the tests drive besides.
+DEMO_PACKAGES := iptables iproute2
+TEST_PACKAGES := $(DEMO_PACKAGES) nftables conntrack socat strace util-linux gcc libc6-dev
+
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+FUZZTIME ?= 30s
+
+.PHONY: help
+help: ## print this
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## build bin/kube-splice, a static binary
+	CGO_ENABLED=0 go build -trimpath -o $(BIN) ./cmd/kube-splice
+
+.PHONY: demo
+demo: build demo-packages ## run the proxy in a lab of network namespaces and show what it does
+	$(BIN) lab demo
+
+.PHONY: test
+test: test-packages ## run all tests, with the race detector
+	go test -race -timeout 20m $(PKGS)
+
+.PHONY: fuzz
+fuzz: ## run every fuzz target for FUZZTIME (30s)
+	@set -e; for file in $$(grep -rlE '^func Fuzz' --include='*_test.go' .); do \
+	  for target in $$(grep -oE '^func Fuzz[A-Za-z0-9_]+' $$file | cut -d' ' -f2); do \
+	    echo "== $$target in $$(dirname $$file)"; \
+	    go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) ./$$(dirname $$file); \
+	  done; done
+
+.PHONY: bench
+bench: ## run the benchmarks of the balancer and the rules
+	go test -run '^$$' -bench . -benchmem ./balancer ./redirect
+
+.PHONY: lint
+lint: ## gofmt, go vet, staticcheck
+	@test -z "$$(gofmt -l .)" || { echo "gofmt would change: $$(gofmt -l .)"; exit 1; }
+	go vet $(PKGS)
+	go run $(STATICCHECK) $(PKGS)
+
+.PHONY: image
+image: ## build the container image kube-splice:latest
+	docker build -t kube-splice:latest .
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf bin
+
+.PHONY: demo-packages test-packages
+demo-packages:
+	@$(call install,$(DEMO_PACKAGES))
+test-packages:
+	@$(call install,$(TEST_PACKAGES))
+
+# install PACKAGES installs those Debian packages that are missing.
+define install
+missing=$$(for p in $(1); do dpkg -s $$p >/dev/null 2>&1 || echo $$p; done); \
+if [ -n "$$missing" ]; then \
+  echo "installing $$missing" && $(SUDO) apt-get update -qq && \
+  DEBIAN_FRONTEND=noninteractive $(SUDO) apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
+fi
+endef
