@@ -4,24 +4,24 @@
 // the lessons run in it, and it is the harness of every test that needs real rules
 // and real packets.
 //
-//	                outside
-//	                  eth0  172.20.9.2  fd00:172:20:9::2
-//	                   │
-//	                router  172.20.{1,2,9}.1  fd00:172:20:{1,2,9}::1
-//	                 │    │
-//	        ┌────────┘    └────────┐
-//	      eth0                   eth0
-//	    172.20.1.2 and .5      172.20.2.2
-//	    fd00:172:20:1::2, ::5  fd00:172:20:2::2
-//	      node                   node2
-//	      cbr0                   cbr0
-//	    10.244.1.1             10.244.2.1
-//	    fd00:10:244:1::1       fd00:10:244:2::1
-//	     │ │ │ │                 │ │
-//	     │ │ │ └ client .50      │ └ pod-e .12
-//	     │ │ └── pod-c  .13      └── pod-d .11
-//	     │ └──── pod-b  .12
-//	     └────── pod-a  .11
+//	            outside
+//	              eth0  172.20.9.2  fd00:172:20:9::2
+//	               │
+//	            router  172.20.{1,2,9}.1  fd00:172:20:{1,2,9}::1
+//	             │    │
+//	    ┌────────┘    └────────┐
+//	  eth0                   eth0
+//	172.20.1.2 and .5      172.20.2.2
+//	fd00:172:20:1::2, ::5  fd00:172:20:2::2
+//	  node                   node2
+//	  cbr0                   cbr0
+//	10.244.1.1             10.244.2.1
+//	fd00:10:244:1::1       fd00:10:244:2::1
+//	 │ │ │ │                 │ │
+//	 │ │ │ └ client .50      │ └ pod-e .12
+//	 │ │ └── pod-c  .13      └── pod-d .11
+//	 │ └──── pod-b  .12
+//	 └────── pod-a  .11
 //
 // Every network is a /24 and a /64. A pod's last number is the same in both
 // families: pod-a is 10.244.1.11 and fd00:10:244:1::11. Pods, nodes and outside have

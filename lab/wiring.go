@@ -141,11 +141,7 @@ func (w *wiring) plug(h *netlink.Handle, veth, bridge netlink.Link) error {
 func (w *wiring) raise(name string, l netlink.Link, addrs []netip.Prefix) error {
 	h := w.handles[name]
 	for _, a := range addrs {
-		addr := &netlink.Addr{IPNet: ipNet(a)}
-		if a.Addr().Is6() {
-			addr.Flags = unix.IFA_F_NODAD
-		}
-		if err := h.AddrAdd(l, addr); err != nil {
+		if err := h.AddrAdd(l, &netlink.Addr{IPNet: ipNet(a)}); err != nil {
 			return fmt.Errorf("add address %s: %w", a, err)
 		}
 	}
@@ -155,22 +151,22 @@ func (w *wiring) raise(name string, l netlink.Link, addrs []netip.Prefix) error 
 	return nil
 }
 
-// settle waits until every interface carries packets. The kernel notices on a
-// worker of its own that the second end of a veth pair came up, and until then the
-// bridge drops what the pods send: the first ARP request, which costs a second.
+// settle waits until every interface carries packets and every address answers. The
+// kernel sees to both on workers of its own, some time after it was told, and what a
+// pod sends before is lost: its first neighbor solicitation, which costs a second.
 func (w *wiring) settle() error {
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(10 * time.Second)
 	for name, h := range w.handles {
 		for {
-			down, err := firstDown(h)
+			unready, err := firstUnready(h)
 			if err != nil {
-				return fmt.Errorf("list the interfaces of %s: %w", name, err)
+				return fmt.Errorf("look at the interfaces of %s: %w", name, err)
 			}
-			if down == "" {
+			if unready == "" {
 				break
 			}
 			if time.Now().After(deadline) {
-				return fmt.Errorf("interface %s in %s did not come up", down, name)
+				return fmt.Errorf("%s in %s did not become ready", unready, name)
 			}
 			time.Sleep(time.Millisecond)
 		}
@@ -178,17 +174,36 @@ func (w *wiring) settle() error {
 	return nil
 }
 
-// firstDown names an interface that is not operational (RFC 2863), if one is left.
-func firstDown(h *netlink.Handle) (string, error) {
+// firstUnready names an interface that is not operational (RFC 2863) or an address
+// that is tentative (RFC 4862), if one is left. An address without duplicate address
+// detection is tentative until its interface listens for solicitations.
+func firstUnready(h *netlink.Handle) (string, error) {
 	links, err := h.LinkList()
-	if errors.Is(err, netlink.ErrDumpInterrupted) {
-		return "(changing)", nil
+	if err != nil {
+		return unlessChanged(err)
 	}
 	for _, l := range links {
 		a := l.Attrs()
 		if a.Flags&net.FlagLoopback == 0 && a.OperState != netlink.OperUp {
-			return a.Name, nil
+			return "interface " + a.Name, nil
 		}
+	}
+	addrs, err := h.AddrList(nil, netlink.FAMILY_V6)
+	if err != nil {
+		return unlessChanged(err)
+	}
+	for _, a := range addrs {
+		if a.Flags&unix.IFA_F_TENTATIVE != 0 {
+			return "address " + a.IPNet.String(), nil
+		}
+	}
+	return "", nil
+}
+
+// unlessChanged takes a list that changed while it was read for one to read again.
+func unlessChanged(err error) (string, error) {
+	if errors.Is(err, netlink.ErrDumpInterrupted) {
+		return "something", nil
 	}
 	return "", err
 }
