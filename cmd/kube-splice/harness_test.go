@@ -27,6 +27,8 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
 		main()
 	}
+	// Programs built with the race detector wait for a second when they end.
+	_ = os.Setenv("GORACE", "atexit_sleep_ms=0")
 	if err := lab.Isolate(); err != nil {
 		fmt.Fprintln(os.Stderr, "the tests need network namespaces:", err)
 		os.Exit(1)
