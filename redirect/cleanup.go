@@ -47,24 +47,30 @@ func removeVariant(ctx context.Context, cfg Config, variant string) (removed boo
 			errs = append(errs, err)
 			continue
 		}
-		for _, table := range tables {
-			some, err := t.remove(ctx, table)
-			removed = removed || some
-			errs = append(errs, err)
-		}
+		some, err := t.remove(ctx)
+		removed = removed || some
+		errs = append(errs, err)
 	}
 	return removed, errors.Join(errs...)
 }
 
-// remove removes our chains from one table, jumps first.
-func (t *tool) remove(ctx context.Context, table string) (removed bool, err error) {
-	if has, err := t.has(table); err != nil || !has {
-		return false, err
-	}
-	have, err := t.save(ctx, table)
+// remove removes our chains from the tables of one family.
+func (t *tool) remove(ctx context.Context) (removed bool, err error) {
+	have, err := t.save(ctx)
 	if err != nil {
 		return false, err
 	}
+	var errs []error
+	for _, table := range tables {
+		some, err := t.removeFrom(ctx, table, have[table])
+		removed = removed || some
+		errs = append(errs, err)
+	}
+	return removed, errors.Join(errs...)
+}
+
+// removeFrom removes our chains from one table, jumps first.
+func (t *tool) removeFrom(ctx context.Context, table string, have map[string][]string) (removed bool, err error) {
 	var errs []error
 	for _, lines := range have {
 		for _, line := range ourJumps(table, lines) {

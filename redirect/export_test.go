@@ -12,24 +12,25 @@ func Render(family service.Family, host netip.Addr, bindings []Binding) (lines [
 	set, refused := renderer{family, host, true}.render(bindings)
 	var changes []change
 	for _, table := range tables {
-		changes = append(changes, diff(table, set, saved{}))
+		changes = append(changes, diff(table, set, nil))
 	}
 	return input(changes), refused
 }
 
-// SavedListeners reads listener ports from the text of a nat table.
+// SavedListeners reads listener ports from what iptables-save printed.
 func SavedListeners(text string, family service.Family) map[service.Name]uint16 {
 	ports := map[service.Name]uint16{}
 	listenerPorts(parseSaved(text), family, ports)
 	return ports
 }
 
-// SavedDiffers reports whether the text of the tables differs from what the
+// SavedDiffers reports whether what iptables-save printed differs from what the
 // bindings ask for.
 func SavedDiffers(text string, family service.Family, host netip.Addr, bindings []Binding) bool {
 	set, _ := renderer{family, host, true}.render(bindings)
+	have := parseSaved(text)
 	for _, table := range tables {
-		if len(diff(table, set, parseSaved(text)).chains) > 0 {
+		if len(diff(table, set, have[table]).chains) > 0 {
 			return true
 		}
 	}

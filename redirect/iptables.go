@@ -60,8 +60,11 @@ func NewIPTables(ctx context.Context, cfg Config) (*IPTables, error) {
 	if t.v4, t.variant, err = chooseVariant(ctx, t.cfg); err != nil {
 		return nil, err
 	}
+	if err := t.v4.probe(ctx); err != nil {
+		return nil, err
+	}
 	if t.v6, t.noIPv6 = t.openIPv6(ctx); ctx.Err() != nil {
-		return nil, t.noIPv6
+		return nil, context.Cause(ctx)
 	}
 	return t, nil
 }
@@ -75,7 +78,7 @@ func (t *IPTables) openIPv6(ctx context.Context) (*tool, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := v6.save(ctx, "nat"); err != nil {
+	if err := v6.probe(ctx); err != nil {
 		return nil, err
 	}
 	return v6, nil
@@ -128,11 +131,9 @@ func (t *IPTables) syncFamily(ctx context.Context, tool *tool, want Rules) error
 	if err != nil {
 		return err
 	}
-	have := map[string]saved{}
-	for _, table := range tables {
-		if have[table], err = tool.save(ctx, table); err != nil {
-			return err
-		}
+	have, err := tool.save(ctx)
+	if err != nil {
+		return err
 	}
 	refused, err := tool.writeChains(ctx, want.Bindings, host, have)
 	if err != nil {
@@ -154,7 +155,7 @@ func (t *IPTables) syncFamily(ctx context.Context, tool *tool, want Rules) error
 
 // writeChains brings the contents of our chains to what is wanted. Whether the
 // kernel can match bridge ports is found out by writing such a rule.
-func (t *tool) writeChains(ctx context.Context, want []Binding, host netip.Addr, have map[string]saved) (refused []error, err error) {
+func (t *tool) writeChains(ctx context.Context, want []Binding, host netip.Addr, have saved) (refused []error, err error) {
 	for {
 		set, refused := renderer{t.family, host, !t.noPhysdev}.render(want)
 		var changes []change
@@ -234,11 +235,11 @@ func (t *IPTables) Listeners(ctx context.Context) (map[service.Name]uint16, erro
 		if tool == nil {
 			continue
 		}
-		nat, err := tool.save(ctx, "nat")
+		have, err := tool.save(ctx)
 		if err != nil {
 			return nil, err
 		}
-		listenerPorts(nat, tool.family, ports)
+		listenerPorts(have, tool.family, ports)
 	}
 	return ports, nil
 }

@@ -7,12 +7,12 @@ import (
 	"github.com/kube-splice/kube-splice/service"
 )
 
-// listenerPorts adds the listener ports that the rules of a saved nat table lead
-// to. Lines that are not ours to understand are passed over. A Service port that
+// listenerPorts adds the listener ports that the saved rules of a family lead to.
+// Lines that are not ours to understand are passed over. A Service port that
 // is led to two listeners keeps the first one.
-func listenerPorts(nat saved, family service.Family, ports map[service.Name]uint16) {
+func listenerPorts(have saved, family service.Family, ports map[service.Name]uint16) {
 	for _, chain := range []string{portalsContainer, nodePortContainer} {
-		for _, line := range nat[chain] {
+		for _, line := range have["nat"][chain] {
 			name, port, ok := parseRule(line, family)
 			if _, known := ports[name]; ok && !known {
 				ports[name] = port

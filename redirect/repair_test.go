@@ -1,7 +1,9 @@
 package redirect_test
 
 import (
+	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -52,6 +54,54 @@ func TestOneChangedServiceIsOneTransaction(t *testing.T) {
 		}
 		if saved := n.saved(); !strings.Contains(saved, `-d 10.96.0.10/32 -p tcp -m comment --comment "shop/web:http" -m tcp --dport 80 -j REDIRECT --to-ports 41000`) {
 			t.Errorf("the new port is not in the rules:\n%s", saved)
+		}
+	})
+}
+
+func TestChangedServiceLeavesTheOthersCounters(t *testing.T) {
+	forEachBackend(t, func(t *testing.T, p *programs) {
+		n := newNode(t)
+		r := n.open(redirect.Config{})
+		n.sync(r, many(20))
+		n.run("iptables -t nat -R KUBE-PORTALS-HOST 12 -c 7 700" + strings.TrimPrefix(ruleOf(n, 12), "-A KUBE-PORTALS-HOST"))
+		want := many(22)
+		want.Bindings = slices.Delete(want.Bindings, 3, 5)
+		n.sync(r, want)
+		if saved := n.run("iptables-save -c -t nat"); countLines(saved, `\[7:700\] -A KUBE-PORTALS-HOST -d 10.96.0.10/32`) != 1 {
+			t.Errorf("the counters of an unchanged rule are lost:\n%s", saved)
+		}
+		edited := n.saved()
+		n.run("iptables -t nat -F KUBE-PORTALS-HOST")
+		n.run("iptables -t nat -F KUBE-PORTALS-CONTAINER")
+		n.sync(r, want)
+		if rewritten := n.saved(); edited != rewritten {
+			t.Errorf("edited:\n%s\nwritten at once:\n%s", edited, rewritten)
+		}
+	})
+}
+
+// ruleOf returns a rule of KUBE-PORTALS-HOST, its comment without quotes.
+func ruleOf(n *node, number int) string {
+	lines := strings.Split(n.run("iptables -t nat -S KUBE-PORTALS-HOST"), "\n")
+	return strings.ReplaceAll(lines[number], `"`, "")
+}
+
+// TestAnyChangeEndsInTheWantedRules edits rules at random and compares with the
+// same rules written from nothing.
+func TestAnyChangeEndsInTheWantedRules(t *testing.T) {
+	forEachBackend(t, func(t *testing.T, p *programs) {
+		random := rand.New(rand.NewPCG(1, 2))
+		edited, fresh := newNode(t), newNode(t)
+		r := edited.open(redirect.Config{})
+		for range 15 {
+			want := many(30)
+			want.Bindings = slices.DeleteFunc(want.Bindings, func(redirect.Binding) bool { return random.IntN(3) == 0 })
+			edited.sync(r, want)
+			fresh.cleanup()
+			fresh.sync(fresh.open(redirect.Config{}), want)
+			if got, expected := edited.saved(), fresh.saved(); got != expected {
+				t.Fatalf("edited:\n%s\nfrom nothing:\n%s", got, expected)
+			}
 		}
 	})
 }

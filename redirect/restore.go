@@ -10,62 +10,10 @@ import (
 	"time"
 )
 
-// change is the chains of one table whose contents are to be replaced.
-type change struct {
-	table  string
-	chains []string
-	rules  []string
-}
-
-// diff returns what must be written so that the kernel's table has exactly the
-// lines of set in our chains.
-func diff(table string, set ruleset, have saved) change {
-	c := change{table: table}
-	for _, chain := range chains[table] {
-		if lines, exists := have[chain]; !exists || !equal(lines, set[chain]) {
-			c.chains = append(c.chains, chain)
-			c.rules = append(c.rules, set[chain]...)
-		}
-	}
-	return c
-}
-
 // smallRules is how many rules go into one transaction where the kernel limits
 // its size. The limit is on bytes, the socket's send buffer of about 200 KB; a
 // rule with the longest names takes 800.
 const smallRules = 100
-
-// input renders changes for iptables-restore, one transaction a table. With
-// --noflush a declared chain is emptied, and other chains are left alone.
-func input(changes []change) []string {
-	var lines []string
-	for _, c := range changes {
-		if len(c.chains) == 0 && len(c.rules) == 0 {
-			continue
-		}
-		lines = append(lines, "*"+c.table)
-		for _, chain := range c.chains {
-			lines = append(lines, ":"+chain+" - [0:0]")
-		}
-		lines = append(lines, c.rules...)
-		lines = append(lines, "COMMIT")
-	}
-	return lines
-}
-
-// split cuts changes into small ones. The first one of a table declares, and so
-// empties, the chains; the others append to them.
-func split(changes []change) [][]change {
-	var parts [][]change
-	for _, c := range changes {
-		for len(c.rules) > smallRules {
-			parts = append(parts, []change{{c.table, c.chains, c.rules[:smallRules]}})
-			c = change{c.table, nil, c.rules[smallRules:]}
-		}
-		parts = append(parts, []change{c})
-	}
-	return parts
-}
 
 // restore writes the changes, one transaction a table: all of it or, with an
 // error, nothing.

@@ -5,23 +5,27 @@ import (
 	"strings"
 )
 
-// saved is one table as iptables-save prints it: the lines of each chain, in
-// order. A chain without rules has a key too.
-type saved map[string][]string
+// saved is what iptables-save prints: by table and chain, the lines in order. A
+// chain without rules has a key too.
+type saved map[string]map[string][]string
 
-// parseSaved reads the output of iptables-save for one table.
+// parseSaved reads the output of iptables-save.
 func parseSaved(text string) saved {
 	s := saved{}
+	var table map[string][]string
 	for l := range strings.Lines(text) {
 		l = strings.TrimRight(l, "\r\n")
-		if name, ok := strings.CutPrefix(l, ":"); ok {
+		if name, ok := strings.CutPrefix(l, "*"); ok {
+			table = map[string][]string{}
+			s[name] = table
+		} else if table == nil {
+			continue
+		} else if name, ok := strings.CutPrefix(l, ":"); ok {
 			name, _, _ = strings.Cut(name, " ")
-			if _, known := s[name]; !known {
-				s[name] = nil
-			}
+			table[name] = nil
 		} else if rest, ok := strings.CutPrefix(l, "-A "); ok {
 			name, _, _ := strings.Cut(rest, " ")
-			s[name] = append(s[name], l)
+			table[name] = append(table[name], l)
 		}
 	}
 	return s

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -88,13 +87,24 @@ func (t *tool) run(ctx context.Context, input []byte, program string, args ...st
 	return output, err
 }
 
-// save reads a table from the kernel.
-func (t *tool) save(ctx context.Context, table string) (saved, error) {
-	text, err := t.run(ctx, nil, t.name+"-save", "-t", table)
+// save reads all tables from the kernel, at once: the nft programs fetch every
+// rule whichever table is asked for, and the legacy programs would make a table
+// that is asked for and not there.
+func (t *tool) save(ctx context.Context) (saved, error) {
+	text, err := t.run(ctx, nil, t.name+"-save")
 	if err != nil {
-		return nil, fmt.Errorf("read %s table %s: %w", t.family, table, err)
+		return nil, fmt.Errorf("read %s rules: %w", t.family, err)
 	}
 	return parseSaved(string(text)), nil
+}
+
+// probe makes sure that there is a nat table, or that one can be made, and that
+// we may use it.
+func (t *tool) probe(ctx context.Context) error {
+	if _, err := t.run(ctx, nil, t.name+"-save", "-t", "nat"); err != nil {
+		return fmt.Errorf("read %s table nat: %w", t.family, err)
+	}
+	return nil
 }
 
 // insert makes line, in the form "-A CHAIN …", the first rule of its chain.
@@ -135,27 +145,6 @@ func (t *tool) call(ctx context.Context, f func() error) error {
 		}
 		return f()
 	})
-}
-
-// has reports whether the kernel has a table of this kind. Asking the legacy
-// programs for a table they do not have would make it, and load modules.
-func (t *tool) has(table string) (bool, error) {
-	if t.mode == nft {
-		return true, nil
-	}
-	// Not /proc/net: that is the network namespace of the process's first thread.
-	path := "/proc/thread-self/net/ip_tables_names"
-	if t.family == service.IPv6 {
-		path = "/proc/thread-self/net/ip6_tables_names"
-	}
-	names, err := os.ReadFile(path)
-	if os.IsNotExist(err) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("read which legacy tables there are: %w", err)
-	}
-	return slices.Contains(strings.Fields(string(names)), table), nil
 }
 
 // list returns the rules of a chain; a chain that does not exist has none.

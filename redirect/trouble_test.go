@@ -217,25 +217,38 @@ func TestMissingProgramOrPrivilegeIsOneClearLine(t *testing.T) {
 }
 
 func TestNodeWithoutIPv6(t *testing.T) {
-	p := choose(t, "nft")
-	if err := os.Remove(filepath.Join(p.dir, "ip6tables-save")); err != nil {
-		t.Fatal(err)
+	cases := map[string]func(t *testing.T, p *programs) error{
+		"no programs": func(t *testing.T, p *programs) error {
+			t.Setenv("PATH", p.dir)
+			return os.Remove(filepath.Join(p.dir, "ip6tables-save"))
+		},
+		"no table": func(t *testing.T, p *programs) error {
+			p.wrap("ip6tables-save", "echo \"can't initialize ip6tables table 'nat': Table does not exist\" >&2; exit 3")
+			return nil
+		},
 	}
-	t.Setenv("PATH", p.dir)
-	n := newNode(t)
-	log := &journal{}
-	r := n.open(redirect.Config{Log: log.logger()})
-	only4 := rules(binding("shop/web", service.TCP, service.ClusterIP, "10.96.0.10", 80, 40001))
-	n.sync(r, only4)
-	n.sync(r, only4)
-	if got := log.count("IPv6"); got != 1 {
-		t.Errorf("IPv6 was mentioned %d times in the log, want 1", got)
-	}
-	if err := n.trySync(t.Context(), r, every()); err == nil || !strings.Contains(err.Error(), "IPv6") {
-		t.Errorf("error %v, want one that names IPv6", err)
-	}
-	if saved := n.table("iptables-save"); countLines(saved, "10.96.0.53/32") != 4 {
-		t.Errorf("IPv4 rules are missing:\n%s", saved)
+	for name, remove := range cases {
+		t.Run(name, func(t *testing.T) {
+			p := choose(t, "nft")
+			if err := remove(t, p); err != nil {
+				t.Fatal(err)
+			}
+			n := newNode(t)
+			log := &journal{}
+			r := n.open(redirect.Config{Log: log.logger()})
+			only4 := rules(binding("shop/web", service.TCP, service.ClusterIP, "10.96.0.10", 80, 40001))
+			n.sync(r, only4)
+			n.sync(r, only4)
+			if got := log.count("IPv6"); got != 1 {
+				t.Errorf("IPv6 was mentioned %d times in the log, want 1", got)
+			}
+			if err := n.trySync(t.Context(), r, every()); err == nil || !strings.Contains(err.Error(), "IPv6") {
+				t.Errorf("error %v, want one that names IPv6", err)
+			}
+			if saved := n.table("iptables-save"); countLines(saved, "10.96.0.53/32") != 4 {
+				t.Errorf("IPv4 rules are missing:\n%s", saved)
+			}
+		})
 	}
 }
 

@@ -18,9 +18,6 @@ func chooseVariant(ctx context.Context, cfg Config) (*tool, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	if _, err := first.save(ctx, "nat"); err != nil {
-		return nil, "", err
-	}
 	variant := first.other()
 	second, err := openTool(ctx, cfg, service.IPv4, variant)
 	if err != nil {
@@ -31,7 +28,7 @@ func chooseVariant(ctx context.Context, cfg Config) (*tool, string, error) {
 		return first, plain, ctx.Err()
 	}
 	if hinted, err = first.hinted(ctx); err != nil || hinted {
-		return first, plain, err
+		return first, plain, ctx.Err()
 	}
 	cfg.Log.Info("The kubelet's chains are in the other iptables; using that one", "programs", second.name)
 	return second, variant, nil
@@ -47,15 +44,12 @@ func (t *tool) other() string {
 
 // hinted reports whether the kubelet's chains are there.
 func (t *tool) hinted(ctx context.Context) (bool, error) {
-	if has, err := t.has("mangle"); err != nil || !has {
-		return false, err
-	}
-	mangle, err := t.save(ctx, "mangle")
+	have, err := t.save(ctx)
 	if err != nil {
 		return false, err
 	}
 	for _, chain := range kubeletChains {
-		if _, exists := mangle[chain]; exists {
+		if _, exists := have["mangle"][chain]; exists {
 			return true, nil
 		}
 	}
