@@ -157,7 +157,7 @@ func furnish() error {
 		return fmt.Errorf("mount a tmpfs on /run: %w", err)
 	}
 	if err := writableSysctls(); err != nil {
-		return fmt.Errorf("make /proc/sys writable: %w", err)
+		return err
 	}
 	return raiseLoopback()
 }
@@ -165,11 +165,16 @@ func furnish() error {
 // writableSysctls undoes the read-only mount that container engines put on
 // /proc/sys; the sysctls of a network namespace are the namespace's own.
 func writableSysctls() error {
+	const path = "/proc/sys"
 	var s unix.Statfs_t
-	if err := unix.Statfs("/proc/sys", &s); err != nil || s.Flags&unix.ST_RDONLY == 0 {
+	if err := unix.Statfs(path, &s); err != nil || s.Flags&unix.ST_RDONLY == 0 {
 		return err
 	}
-	return unix.Mount("", "/proc/sys", "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
+	err := unix.Mount("", path, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
+	if err != nil {
+		return fmt.Errorf("%s is read-only and cannot be made writable: %w; start the container with --privileged", path, err)
+	}
+	return nil
 }
 
 // raiseLoopback brings up lo in the network namespace of the calling thread.

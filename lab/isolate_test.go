@@ -28,9 +28,61 @@ func TestIsolatedProgramHasANetworkAndARunOfItsOwn(t *testing.T) {
 	if err := unix.Statfs("/run", &run); err != nil || run.Type != unix.TMPFS_MAGIC {
 		t.Errorf("/run is of type %x, %v", run.Type, err)
 	}
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil || bytes.Contains(mounts, []byte(" shared:")) || bytes.Contains(mounts, []byte(" master:")) {
-		t.Errorf("mounts are not private: %v\n%s", err, mounts)
+}
+
+// mount mounts something for the length of a test.
+func mount(t *testing.T, source, target, kind string, flags uintptr) {
+	t.Helper()
+	if err := unix.Mount(source, target, kind, flags, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(target, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestMountsOfAnIsolatedProgramSpreadNowhere(t *testing.T) {
+	shared := t.TempDir()
+	mount(t, "tmpfs", shared, "tmpfs", 0)
+	if err := unix.Mount("", shared, "", unix.MS_SHARED, ""); err != nil {
+		t.Fatal(err)
+	}
+	mounts, err := program(t, "mounts").Output()
+	if err != nil || !bytes.Contains(mounts, []byte(shared)) {
+		t.Fatalf("mounts %s, %v", mounts, err)
+	}
+	if bytes.Contains(mounts, []byte(" shared:")) || bytes.Contains(mounts, []byte(" master:")) {
+		t.Errorf("mounts are not private:\n%s", mounts)
+	}
+}
+
+// Container engines mount /proc/sys like this.
+func readOnlySysctls(t *testing.T) {
+	t.Helper()
+	mount(t, "/proc/sys", "/proc/sys", "", unix.MS_BIND)
+	flags := uintptr(unix.MS_BIND | unix.MS_REMOUNT | unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC)
+	if err := unix.Mount("", "/proc/sys", "", flags, ""); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestReadOnlySysctlsAreMadeWritable(t *testing.T) {
+	readOnlySysctls(t)
+	if out, err := program(t, "small-lab").Output(); err != nil || !strings.HasPrefix(string(out), "pod-a 172.20.9.2:") {
+		t.Errorf("wrote %q, %v", out, err)
+	}
+}
+
+func TestSysctlsThatStayReadOnlyAreExplained(t *testing.T) {
+	cmd := program(t, "small-lab")
+	asNobody(t, cmd)
+	readOnlySysctls(t)
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	if err := cmd.Run(); err == nil || !strings.Contains(said.String(), "/proc/sys is read-only") || !strings.Contains(said.String(), "--privileged") {
+		t.Errorf("ended with %v and said %q", err, said.String())
 	}
 }
 

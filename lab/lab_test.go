@@ -127,12 +127,31 @@ func TestFirstPacketOfAFreshLabArrivesOnABusyMachine(t *testing.T) {
 	for range 5 {
 		l := newLab(t, lab.Config{Pods: 1, OneNode: true})
 		client, pod := l.Pod("client"), l.Pod("pod-a")
+		for _, n := range []*lab.Namespace{l.Node, l.Router, l.Outside, client.Namespace, pod.Namespace} {
+			noTentativeAddress(t, n)
+		}
 		reach(t, client.Namespace, pod.Namespace, pod.Addr4)
 		reach(t, client.Namespace, pod.Namespace, pod.Addr6)
 		reach(t, l.Outside, l.Node, netip.MustParseAddr(lab.NodeIPv6))
 	}
 	cancel()
 	changing.Wait()
+}
+
+func noTentativeAddress(t *testing.T, n *lab.Namespace) {
+	t.Helper()
+	err := n.Do(func() error {
+		addrs, err := netlink.AddrList(nil, netlink.FAMILY_V6)
+		for _, a := range addrs {
+			if a.Flags&unix.IFA_F_TENTATIVE != 0 {
+				t.Errorf("%s in %s is tentative", a.IPNet, n.Name)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
 }
 
 func changeInterfaces(ctx context.Context, t *testing.T, n *lab.Namespace, name string) {

@@ -70,6 +70,7 @@ var programs = map[string]func() error{
 	"echo":        echo,
 	"await-term":  awaitTerm,
 	"die":         die,
+	"mounts":      mounts,
 	"small-lab":   smallLab,
 	"without-cap": withoutCapability,
 	"refused":     refused,
@@ -135,6 +136,15 @@ func die() error {
 		return err
 	}
 	return syscall.Kill(os.Getpid(), syscall.SIGKILL)
+}
+
+func mounts() error {
+	if err := lab.Isolate(); err != nil {
+		return err
+	}
+	list, err := os.ReadFile("/proc/self/mountinfo")
+	fmt.Print(string(list))
+	return err
 }
 
 // smallLab isolates itself, and uses a lab: its sysctls, names, rules and servers.

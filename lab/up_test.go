@@ -54,10 +54,10 @@ func namesLeft(t *testing.T) []string {
 	return append(names, state...)
 }
 
-// kill ends the keeper the hard way, and waits until it is gone.
-func kill(t *testing.T, pid int) {
+// end sends the keeper a signal, and waits until it is gone.
+func end(t *testing.T, pid int, signal syscall.Signal) {
 	t.Helper()
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+	if err := syscall.Kill(pid, signal); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := syscall.Wait4(pid, nil, 0, nil); err != nil {
@@ -101,7 +101,7 @@ func TestSecondUpIsRefusedInOneLine(t *testing.T) {
 }
 
 func TestLeftoversOfACrashAreRemoved(t *testing.T) {
-	kill(t, up(t).PID)
+	end(t, up(t).PID, syscall.SIGKILL)
 	if len(namesLeft(t)) < 10 {
 		t.Fatalf("the crash left only %v", namesLeft(t))
 	}
@@ -109,8 +109,16 @@ func TestLeftoversOfACrashAreRemoved(t *testing.T) {
 	if left := namesLeft(t); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
-	kill(t, up(t).PID)
+	end(t, up(t).PID, syscall.SIGKILL)
 	up(t) // over the leftovers
+}
+
+func TestKeeperRemovesItsLabWhenAskedToEnd(t *testing.T) {
+	end(t, up(t).PID, syscall.SIGTERM)
+	if names, _ := filepath.Glob("/run/netns/*"); len(names) > 0 {
+		t.Errorf("left behind: %v", names)
+	}
+	up(t) // over the record of a keeper that is gone
 }
 
 func TestDownEndsNoForeignProcess(t *testing.T) {
@@ -123,7 +131,7 @@ func TestDownEndsNoForeignProcess(t *testing.T) {
 		_ = bystander.Process.Kill()
 		_ = bystander.Wait()
 	}()
-	kill(t, r.PID)
+	end(t, r.PID, syscall.SIGKILL)
 	const path = "/run/kube-splice-lab/state.json"
 	state, err := os.ReadFile(path)
 	if err != nil {
@@ -186,7 +194,7 @@ func TestConcurrentCommandsAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer dir.Close()
-	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_SH); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := lab.Down(t.Context()); err == nil || !strings.Contains(err.Error(), "another lab command") {
