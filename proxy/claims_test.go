@@ -1,0 +1,111 @@
+package proxy_test
+
+import (
+	"net"
+	"net/netip"
+	"testing"
+
+	"github.com/kube-splice/kube-splice/proxy"
+	"github.com/kube-splice/kube-splice/service"
+)
+
+// ruled makes a Proxy that expects rules to lead clients to it.
+func ruled(c *proxy.Config) { c.Direct = false }
+
+func withNodePort(p *service.Port, port uint16) *service.Port {
+	p.NodePort = port
+	return p
+}
+
+// nodePorts returns which node ports may get rules.
+func nodePorts(opened proxy.Opened) map[uint16]string {
+	ports := map[uint16]string{}
+	for _, b := range opened.Bindings {
+		if b.Portal.Kind == service.NodePort {
+			ports[b.Portal.Number] = b.Name.Service
+		}
+	}
+	return ports
+}
+
+func TestNodePortIsHeldAndRefusesStrayClients(t *testing.T) {
+	r := newRig(t, ruled)
+	r.open(withNodePort(newPort("web"), 30080))
+	if ln, err := net.Listen("tcp", ":30080"); err == nil {
+		_ = ln.Close()
+		t.Error("another program could take a Service's node port")
+	}
+	wantRefused(t, "10.88.0.11:30080")
+	r.open()
+	r.Prune()
+	ln, err := net.Listen("tcp", ":30080")
+	check(t, err)
+	_ = ln.Close()
+}
+
+func TestNodePortOfAnotherProgramFailsAloneUntilItIsFree(t *testing.T) {
+	other, err := net.Listen("tcp", "10.88.0.12:30080")
+	check(t, err)
+	defer func() { _ = other.Close() }()
+	r := newRig(t, ruled)
+	snap := &service.Snapshot{Ports: []*service.Port{withNodePort(newPort("taken"), 30080), withNodePort(newPort("web"), 30081)}}
+	var opened proxy.Opened
+	for range 3 {
+		opened = r.Open(snap)
+	}
+	if ports := nodePorts(opened); len(ports) != 1 || ports[30081] != "web" {
+		t.Errorf("node ports %v may get rules, want only web's", ports)
+	}
+	if opened.Failed != 1 || len(opened.Bindings) != 3 {
+		t.Errorf("%d bindings, %d failed; want both clusterIPs and one node port", len(opened.Bindings), opened.Failed)
+	}
+	if n := r.log.count("nodePort 30080"); n != 1 {
+		t.Errorf("said %d times, want once: %s", n, r.log.String())
+	}
+	_ = other.Close()
+	if ports := nodePorts(r.Open(snap)); ports[30080] != "taken" {
+		t.Errorf("node ports %v may get rules though the other program has gone", ports)
+	}
+	if n := r.log.count("solved"); n != 1 {
+		t.Errorf("the end of the trouble was said %d times: %s", n, r.log.String())
+	}
+}
+
+func TestServicesSwapTheirNodePortsInOneStep(t *testing.T) {
+	r := newRig(t, ruled)
+	r.open(withNodePort(newPort("a"), 30080), withNodePort(newPort("b"), 30081))
+	opened := r.Open(&service.Snapshot{Ports: []*service.Port{withNodePort(newPort("a"), 30081), withNodePort(newPort("b"), 30080)}})
+	if ports := nodePorts(opened); ports[30080] != "b" || ports[30081] != "a" || opened.Failed != 0 {
+		t.Errorf("node ports %v, %d failed", ports, opened.Failed)
+	}
+	r.Prune()
+	for _, port := range []string{":30080", ":30081"} {
+		if ln, err := net.Listen("tcp", port); err == nil {
+			_ = ln.Close()
+			t.Errorf("%s is not held any more", port)
+		}
+	}
+}
+
+func TestExternalAddressOfTheNodeItselfIsNotTakenFromItsPrograms(t *testing.T) {
+	ssh, err := net.Listen("tcp", "10.88.0.13:2222")
+	check(t, err)
+	defer func() { _ = ssh.Close() }()
+	r := newRig(t, ruled)
+	p := newPort("web")
+	p.Number = 2222
+	p.ExternalIPs = []netip.Addr{netip.MustParseAddr("10.88.0.13"), netip.MustParseAddr("192.0.2.1")}
+	p.LoadBalancerIPs = []netip.Addr{netip.MustParseAddr("10.88.0.12")}
+	opened := r.Open(&service.Snapshot{Ports: []*service.Port{p}})
+	var portals []string
+	for _, b := range opened.Bindings {
+		portals = append(portals, b.Portal.Addr.String())
+	}
+	if len(portals) != 3 || opened.Failed != 1 {
+		t.Errorf("portals %v, %d failed; want all but the one a program of the node listens on", portals, opened.Failed)
+	}
+	if ln, err := net.Listen("tcp", "10.88.0.12:2222"); err == nil {
+		_ = ln.Close()
+		t.Error("the load balancer's address, which is the node's own, is not held")
+	}
+}
