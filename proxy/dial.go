@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"syscall"
 	"time"
@@ -116,7 +117,7 @@ func (d *dialing) try(ctx context.Context, pick balancer.Pick) (*net.TCPConn, er
 	switch {
 	case err == nil:
 		pick.Connected(time.Since(started))
-	case ctx.Err() != nil:
+	case errors.Is(err, os.ErrDeadlineExceeded) || ctx.Err() != nil: // the socket's deadline may strike before ctx's
 		err = fmt.Errorf("dial %v: no answer after %v: %w", pick.Endpoint, time.Since(started).Round(time.Millisecond), context.DeadlineExceeded)
 	}
 	return conn, err
