@@ -74,11 +74,15 @@ func (p *pairState) copy(dst, src *side) int64 {
 
 // finished passes src's FIN on to dst.
 func (p *pairState) finished(dst, src *side) {
+	p.ending(src) // before dst hears of it: its own FIN may be back at once
 	dst.finSent.Store(true)
 	// An error means that dst is already gone, which the other direction finds
 	// and reports.
 	_ = dst.conn.CloseWrite()
+}
 
+// ending notes which side ended its direction first.
+func (p *pairState) ending(src *side) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.cause == 0 {
