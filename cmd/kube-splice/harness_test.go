@@ -65,15 +65,21 @@ func check(t testing.TB, err error) {
 // manifest held before.
 func (c *cluster) apply(manifest string, objects ...any) {
 	c.t.Helper()
-	var text []byte
+	path := filepath.Join(c.manifests, manifest+".yaml")
+	check(c.t, os.WriteFile(path+".new", []byte(asText(c.t, objects...)), 0o600))
+	check(c.t, os.Rename(path+".new", path))
+}
+
+// asText returns objects as the text of a manifest.
+func asText(t testing.TB, objects ...any) string {
+	t.Helper()
+	var text strings.Builder
 	for _, object := range objects {
 		document, err := json.Marshal(object)
-		check(c.t, err)
-		text = append(append(text, document...), "\n---\n"...)
+		check(t, err)
+		text.Write(append(document, "\n---\n"...))
 	}
-	path := filepath.Join(c.manifests, manifest+".yaml")
-	check(c.t, os.WriteFile(path+".new", text, 0o600))
-	check(c.t, os.Rename(path+".new", path))
+	return text.String()
 }
 
 // remove removes a manifest with all its objects.
