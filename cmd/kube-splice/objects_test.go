@@ -42,7 +42,7 @@ func nodePort(port int32) func(*corev1.Service) {
 // newSlice returns an EndpointSlice of a Service with ready endpoints on port 8080,
 // changed by edit as the test needs it.
 func newSlice(service string, addresses []string, edit ...func(*discoveryv1.EndpointSlice)) *discoveryv1.EndpointSlice {
-	name, port, protocol, ready := "http", int32(8080), corev1.ProtocolTCP, true
+	name, port, protocol := "http", int32(8080), corev1.ProtocolTCP
 	s := &discoveryv1.EndpointSlice{
 		TypeMeta:    metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"},
 		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: service + "-1", Labels: map[string]string{discoveryv1.LabelServiceName: service}},
@@ -51,7 +51,7 @@ func newSlice(service string, addresses []string, edit ...func(*discoveryv1.Endp
 	}
 	for _, address := range addresses {
 		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
-			Addresses: []string{address}, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
+			Addresses: []string{address}, Conditions: discoveryv1.EndpointConditions{Ready: new(true)},
 		})
 	}
 	for _, e := range edit {
