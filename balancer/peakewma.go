@@ -45,9 +45,6 @@ type latency struct {
 
 // estimate returns the expected latency in nanoseconds.
 func (l *latency) estimate(now time.Time) float64 {
-	if l.average <= float64(latencyFloor) {
-		return float64(latencyFloor)
-	}
 	return max(float64(latencyFloor), l.average*l.weight(now))
 }
 

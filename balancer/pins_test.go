@@ -187,24 +187,39 @@ func TestDefaultTableHoldsAHundredThousandClients(t *testing.T) {
 	}
 }
 
-// Endpoints that came and went must leave nothing behind, with affinity or not.
+func heap() int {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int(m.HeapAlloc)
+}
+
+func TestEmptiedTableIsFreed(t *testing.T) {
+	b := newBalancer(t, "round-robin", time.Hour, 1, 2)
+	before := heap()
+	for i := range 100_000 {
+		visit(t, b, client(i))
+	}
+	full := heap()
+	b.Update("round-robin", 0, endpoints(1, 2))
+	if after := heap(); full-before > 25<<20 || after-before > 1<<20 {
+		t.Errorf("100,000 records took %d bytes, want 25 MiB at most; %d stayed when they were gone", full-before, after-before)
+	}
+	runtime.KeepAlive(b)
+}
+
+// Endpoints that came and went must leave nothing behind.
 func TestDepartedEndpointsAreFreed(t *testing.T) {
 	b := newBalancer(t, "round-robin", time.Hour)
-	heap := func() uint64 {
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
-	}
 	before := heap()
-	for i := range 50_000 {
+	for i := range 20_000 {
 		b.Update("round-robin", time.Hour, endpoints(i))
 		p := pick(t, b, client(i))
 		b.Update("round-robin", time.Hour, nil)
 		p.Done()
 	}
-	if after := heap(); after > before+1<<20 {
-		t.Errorf("the heap grew from %d to %d bytes over 50,000 endpoints", before, after)
+	if after := heap(); after-before > 1<<20 {
+		t.Errorf("the heap grew by %d bytes over 20,000 endpoints", after-before)
 	}
 	runtime.KeepAlive(b)
 }

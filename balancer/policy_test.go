@@ -137,7 +137,7 @@ func TestPeakEWMAAvoidsTheSlowUntilItMayHaveRecovered(t *testing.T) {
 		}
 		latency[3] = 200 * time.Microsecond // 20 ms decay to 200 µs in 46 s
 		var waited time.Duration
-		for dial(t, b, latency) != 3 {
+		for waited < 2*time.Minute && dial(t, b, latency) != 3 {
 			time.Sleep(time.Second)
 			waited += time.Second
 		}
@@ -161,6 +161,23 @@ func TestPeakEWMAWeighsOpenConnections(t *testing.T) {
 	}
 	if open[1] < 39 || open[1] > 41 {
 		t.Errorf("open connections %v: want four times as many on the endpoint four times as fast", open)
+	}
+}
+
+// An endpoint never dialled is taken for fast, not for infinitely fast: it must
+// not draw every connection of a burst before its first dial has ended.
+func TestPeakEWMADoesNotSendAWholeBurstToANewEndpoint(t *testing.T) {
+	b := newBalancer(t, "peak-ewma", 0, 1)
+	p := pick(t, b, client(1))
+	p.Connected(time.Millisecond)
+	p.Done()
+	b.Update("peak-ewma", 0, endpoints(1, 2))
+	open := map[int]int{}
+	for range 110 {
+		open[number(pick(t, b, client(1)).Endpoint)]++
+	}
+	if open[1] < 9 || open[1] > 11 {
+		t.Errorf("open connections %v: want ten times as many on 2, which is taken for 100 µs fast", open)
 	}
 }
 
