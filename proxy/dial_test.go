@@ -59,7 +59,7 @@ func TestClientIsResetAtOnceWhenEveryEndpointRefuses(t *testing.T) {
 }
 
 func TestClientIsResetWhenTheDialBudgetIsSpent(t *testing.T) {
-	const budget = time.Second
+	const budget = 1500 * time.Millisecond
 	r := newRig(t, func(c *proxy.Config) { c.DialTimeout = budget })
 	at := r.open(newPort("web", silentEndpoint, otherSilentEndpoint))[0]
 	started := time.Now()

@@ -57,16 +57,25 @@ type portPool struct {
 }
 
 // newPortPool returns the pool of a configured range, or of the kernel's ephemeral
-// one. Kept ports outside of a configured range are not kept.
-func newPortPool(r PortRange, keep map[service.Name]uint16) portPool {
-	pool := portPool{r, map[uint16]bool{}}
-	for _, port := range keep {
-		pool.kept[port] = r == (PortRange{}) || r.First <= port && port <= r.Last
-	}
+// one.
+func newPortPool(r PortRange) portPool {
 	if r == (PortRange{}) {
-		pool.PortRange = ephemeralRange()
+		r = ephemeralRange()
 	}
-	return pool
+	return portPool{PortRange: r}
+}
+
+// keep promises ports to the Service ports among wanted that had them before,
+// where allowed is unset or has them. It takes earlier promises back: whoever they
+// were for is gone, or has a port by now.
+func (r *portPool) keep(had map[service.Name]uint16, wanted []*service.Port, allowed PortRange) {
+	r.kept = map[uint16]bool{}
+	for _, port := range wanted {
+		number, before := had[port.Name]
+		if before && (allowed == (PortRange{}) || allowed.First <= number && number <= allowed.Last) {
+			r.kept[number] = true
+		}
+	}
 }
 
 // listen opens a listener on addr: at the port prefer if that can be had, else at
