@@ -14,7 +14,7 @@ func countLines(text, pattern string) int {
 	n := 0
 	expr := regexp.MustCompile(pattern)
 	for line := range strings.Lines(text) {
-		if expr.MatchString(line) {
+		if expr.MatchString(strings.TrimSuffix(line, "\n")) {
 			n++
 		}
 	}

@@ -85,9 +85,9 @@ func (t *IPTables) openIPv6(ctx context.Context) (*tool, error) {
 }
 
 // Sync brings the kernel's rules to what is wanted: it reads them, and writes
-// only what differs, one transaction a table. When it fails, the rules of that
-// family are as before, or lack only jumps, and Sync is to be called again; the
-// other family is written. A Binding that cannot be expressed as a rule is
+// only what differs, one transaction a table. When it fails, each table of that
+// family is as before or as wanted, save for jumps, and Sync is to be called
+// again; the other family is written all the same. A Binding that cannot be expressed as a rule is
 // reported in the error and stops no other.
 //
 // A busy lock is waited for some seconds. Sync ends early with ctx.
@@ -98,11 +98,16 @@ func (t *IPTables) Sync(ctx context.Context, want Rules) error {
 	} else if v6 != nil {
 		errs = append(errs, t.syncFamily(ctx, v6, want))
 	}
-	if len(t.placed) > 0 && !t.cleaned && ctx.Err() == nil {
-		t.cleaned = true
+	if !t.cleaned && t.inForce() {
 		t.cleanLeftovers(ctx)
+		t.cleaned = ctx.Err() == nil
 	}
 	return errors.Join(errs...)
+}
+
+// inForce reports whether the rules of each family were written once.
+func (t *IPTables) inForce() bool {
+	return t.placed[t.v4] != nil && (t.v6 == nil || t.placed[t.v6] != nil)
 }
 
 // ipv6For returns the IPv6 programs, or nil where this node has none and wants

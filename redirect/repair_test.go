@@ -124,6 +124,7 @@ func TestSyncPutsRight(t *testing.T) {
 		{name: "a lost last jump", damage: []string{"ip6tables -t nat -D OUTPUT 2"}},
 		{name: "a lost filter jump", damage: []string{"ip6tables -D INPUT 1"}},
 		{name: "another jump to our chain", damage: []string{jump, jump}},
+		{name: "a doubled jump between ours", damage: []string{"iptables -t nat -I OUTPUT 2 -j KUBE-PORTALS-HOST"}},
 		{name: "a jump to the wrong chain of ours", damage: []string{"iptables -t nat -I OUTPUT -j KUBE-NODEPORT-CONTAINER"}},
 		{name: "a foreign rule before the first jump", damage: []string{"iptables -t nat -I PREROUTING -s 1.1.1.1 -j ACCEPT", "iptables -I INPUT -s 1.1.1.1 -j ACCEPT"},
 			foreign: []string{"-A PREROUTING -s 1.1.1.1/32 -j ACCEPT", "-A INPUT -s 1.1.1.1/32 -j ACCEPT"}},
@@ -250,28 +251,4 @@ func TestRemovedServiceLeavesNoTrace(t *testing.T) {
 			t.Errorf("left behind:\n%s\nwant:\n%s", got, empty)
 		}
 	})
-}
-
-func TestChangedNodeAddressChangesTheRules(t *testing.T) {
-	choose(t, "nft")
-	n := newNode(t)
-	r := n.open(redirect.Config{})
-	second := netip.MustParseAddr("198.51.100.77")
-	want := rules(binding("shop/web", service.TCP, service.ClusterIP, "10.96.0.10", 80, 40001))
-	check := func(target string) {
-		t.Helper()
-		n.sync(r, want)
-		if saved := n.saved(); countLines(saved, "KUBE-PORTALS-HOST -d .* -j "+target) != 1 {
-			t.Errorf("rules for the node itself do not lead to %s:\n%s", target, saved)
-		}
-	}
-	check("DNAT --to-destination 192.0.2.1:40001")
-	n.addAddress(second)
-	check("DNAT --to-destination 192.0.2.1:40001")
-	want.NodeIPs = []netip.Addr{netip.MustParseAddr("8.8.8.8"), second}
-	check("DNAT --to-destination 198.51.100.77:40001")
-	n.removeAddress(second)
-	check("DNAT --to-destination 192.0.2.1:40001")
-	n.removeAddress(nodeIP)
-	check("REDIRECT --to-ports 40001")
 }

@@ -124,17 +124,7 @@ func TestFailedWriteKeepsTheOldRulesAndNamesTheLine(t *testing.T) {
 			binding("shop/new", service.TCP, service.ClusterIP, "10.96.0.77", 80, 41000),
 			binding("shop/new", service.TCP, service.ClusterIP, "fd00:10:96::77", 80, 41000))
 		err := n.trySync(t.Context(), r, changed)
-		if err == nil {
-			t.Fatal("no error")
-		}
-		for _, part := range []string{"IPv4", "line ", `"shop/new"`, "--to-ports 41000", "10.96.0.77"} {
-			if !strings.Contains(err.Error(), part) {
-				t.Errorf("error does not say %s: %v", part, err)
-			}
-		}
-		if strings.Contains(err.Error(), "\n") {
-			t.Errorf("error has several lines: %v", err)
-		}
+		expectError(t, err, "IPv4", "line ", `"shop/new"`, "--to-ports 41000", "10.96.0.77")
 		if got := n.table("iptables-save"); got != before {
 			t.Errorf("IPv4 rules changed:\n%s\nbefore:\n%s", got, before)
 		}
@@ -142,6 +132,23 @@ func TestFailedWriteKeepsTheOldRulesAndNamesTheLine(t *testing.T) {
 			t.Errorf("IPv6 rules were not written:\n%s", got)
 		}
 	})
+}
+
+// expectError wants an error of one line that has all the parts.
+func expectError(t *testing.T, err error, parts ...string) {
+	t.Helper()
+	if err == nil {
+		t.Errorf("no error, want one with %q", parts)
+		return
+	}
+	if strings.Contains(err.Error(), "\n") {
+		t.Errorf("error has several lines: %v", err)
+	}
+	for _, part := range parts {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("error does not say %q: %v", part, err)
+		}
+	}
 }
 
 func TestNamesThatNoRuleCanCarryAreRefusedAlone(t *testing.T) {
@@ -159,9 +166,7 @@ func TestNamesThatNoRuleCanCarryAreRefusedAlone(t *testing.T) {
 		want := every()
 		want.Bindings = append([]redirect.Binding{binding(name, service.TCP, service.ClusterIP, "10.96.0.66", 80, 41000)}, want.Bindings...)
 		err := n.trySync(t.Context(), n.open(redirect.Config{}), want)
-		if err == nil || !strings.Contains(err.Error(), reason) || !strings.Contains(err.Error(), "shop/") {
-			t.Errorf("%q: error %v, want one that names the Service and says %s", name, err, reason)
-		}
+		expectError(t, err, "shop/", reason)
 		checkGolden(t, "every.ipv4", n.table("iptables-save -t nat")+n.table("iptables-save -t filter"))
 	}
 	longest := "shop/" + strings.Repeat("x", 250)
@@ -179,30 +184,19 @@ func TestMissingProgramOrPrivilegeIsOneClearLine(t *testing.T) {
 			return err
 		})
 	}
-	check := func(t *testing.T, err error, parts ...string) {
-		t.Helper()
-		if err == nil {
-			t.Fatal("no error")
-		}
-		for _, part := range append(parts, "iptables") {
-			if !strings.Contains(err.Error(), part) || strings.Contains(err.Error(), "\n") {
-				t.Errorf("want one line that says %q: %v", part, err)
-			}
-		}
-	}
 	t.Run("program", func(t *testing.T) {
 		p := choose(t, "nft")
 		if err := os.Remove(filepath.Join(p.dir, "iptables-restore")); err != nil {
 			t.Fatal(err)
 		}
 		t.Setenv("PATH", p.dir)
-		check(t, open(newNode(t)), "iptables-restore", "install")
+		expectError(t, open(newNode(t)), "iptables", "iptables-restore", "install")
 	})
 	t.Run("privilege", func(t *testing.T) {
 		forEachBackend(t, func(t *testing.T, p *programs) {
 			p.wrap("iptables-save", `exec setpriv --bounding-set -all --inh-caps -all $REAL "$@"`)
 			start := time.Now()
-			check(t, open(newNode(t)), "run as root", "CAP_NET_ADMIN")
+			expectError(t, open(newNode(t)), "iptables", "run as root", "CAP_NET_ADMIN")
 			if took := time.Since(start); took > 3*time.Second {
 				t.Errorf("a want of privilege was tried again, for %v", took)
 			}
@@ -210,9 +204,7 @@ func TestMissingProgramOrPrivilegeIsOneClearLine(t *testing.T) {
 	})
 	t.Run("address", func(t *testing.T) {
 		_, err := redirect.NewIPTables(t.Context(), redirect.Config{NodePortAddresses: []string{"10.0.0.0/33"}})
-		if err == nil || !strings.Contains(err.Error(), `"10.0.0.0/33"`) {
-			t.Errorf("error %v, want one that quotes the address", err)
-		}
+		expectError(t, err, `"10.0.0.0/33"`, "primary")
 	})
 }
 
@@ -242,9 +234,7 @@ func TestNodeWithoutIPv6(t *testing.T) {
 			if got := log.count("IPv6"); got != 1 {
 				t.Errorf("IPv6 was mentioned %d times in the log, want 1", got)
 			}
-			if err := n.trySync(t.Context(), r, every()); err == nil || !strings.Contains(err.Error(), "IPv6") {
-				t.Errorf("error %v, want one that names IPv6", err)
-			}
+			expectError(t, n.trySync(t.Context(), r, every()), "IPv6")
 			if saved := n.table("iptables-save"); countLines(saved, "10.96.0.53/32") != 4 {
 				t.Errorf("IPv4 rules are missing:\n%s", saved)
 			}

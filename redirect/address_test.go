@@ -1,0 +1,100 @@
+package redirect_test
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/kube-splice/kube-splice/redirect"
+	"github.com/kube-splice/kube-splice/service"
+)
+
+// expectInside makes sure that the rules for the node's own traffic have this
+// target.
+func (n *node) expectInside(target string) {
+	n.t.Helper()
+	if saved := n.table("iptables-save"); countLines(saved, "-A KUBE-PORTALS-HOST -d .* -j "+target+"$") != 1 {
+		n.t.Errorf("rules for the node itself do not lead to %s:\n%s", target, saved)
+	}
+}
+
+func TestChangedNodeAddressChangesTheRules(t *testing.T) {
+	choose(t, "nft")
+	n := newNode(t)
+	r := n.open(redirect.Config{})
+	second := netip.MustParseAddr("198.51.100.77")
+	want := rules(binding("shop/web", service.TCP, service.ClusterIP, "10.96.0.10", 80, 40001))
+	expect := func(target string) {
+		t.Helper()
+		n.sync(r, want)
+		n.expectInside(target)
+	}
+	expect("DNAT --to-destination 192.0.2.1:40001")
+	n.addAddress(second)
+	expect("DNAT --to-destination 192.0.2.1:40001")
+	want.NodeIPs = []netip.Addr{netip.MustParseAddr("8.8.8.8"), second}
+	expect("DNAT --to-destination 198.51.100.77:40001")
+	n.removeAddress(second)
+	expect("DNAT --to-destination 192.0.2.1:40001")
+	n.removeAddress(nodeIP)
+	expect("REDIRECT --to-ports 40001")
+}
+
+func TestAddressOfTheDefaultRouteIsPreferred(t *testing.T) {
+	choose(t, "nft")
+	n := newNode(t)
+	n.do(func() error {
+		uplink := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "uplink"}}
+		if err := netlink.LinkAdd(uplink); err != nil {
+			return err
+		}
+		addr, err := netlink.ParseAddr("198.51.100.1/24")
+		if err != nil {
+			return err
+		}
+		if err := netlink.AddrAdd(uplink, addr); err != nil {
+			return err
+		}
+		if err := netlink.LinkSetUp(uplink); err != nil {
+			return err
+		}
+		return netlink.RouteAdd(&netlink.Route{LinkIndex: uplink.Index, Gw: []byte{198, 51, 100, 254}})
+	})
+	n.sync(n.open(redirect.Config{}), rules(binding("shop/web", service.TCP, service.ClusterIP, "10.96.0.10", 80, 40001)))
+	n.expectInside("DNAT --to-destination 198.51.100.1:40001")
+}
+
+func TestFirstOfTwoLikePortalsHasIt(t *testing.T) {
+	choose(t, "nft")
+	n := newNode(t)
+	n.sync(n.open(redirect.Config{}), rules(
+		binding("shop/b", service.TCP, service.LoadBalancer, "10.96.0.10", 80, 40001),
+		binding("shop/a", service.TCP, service.ClusterIP, "10.96.0.10", 80, 40002),
+		binding("shop/a", service.UDP, service.ClusterIP, "10.96.0.10", 80, 40003)))
+	n.expectInside("DNAT --to-destination 192.0.2.1:40001")
+	n.expectInside("DNAT --to-destination 192.0.2.1:40003")
+	if saved := n.saved(); countLines(saved, "40002") != 0 {
+		t.Errorf("the second has rules too:\n%s", saved)
+	}
+}
+
+func TestBindingsThatMakeNoSenseAreRefusedAlone(t *testing.T) {
+	choose(t, "nft")
+	bad := map[string]func(b *redirect.Binding){
+		"sctp":                    func(b *redirect.Binding) { b.Name.Protocol = "sctp" },
+		"has no port":             func(b *redirect.Binding) { b.Portal.Number = 0 },
+		"has no address":          func(b *redirect.Binding) { b.Portal.Addr = netip.Addr{} },
+		"address is not IPv4":     func(b *redirect.Binding) { b.Portal.Addr = nodeIPv6 },
+		"listener has no":         func(b *redirect.Binding) { b.Listener = netip.AddrPort{} },
+		"2001:db8::1 is not IPv4": func(b *redirect.Binding) { b.Listener = netip.AddrPortFrom(nodeIPv6, 1) },
+	}
+	for reason, spoil := range bad {
+		n := newNode(t)
+		b := binding("shop/bad", service.TCP, service.ClusterIP, "10.96.0.66", 80, 41000)
+		spoil(&b)
+		err := n.trySync(t.Context(), n.open(redirect.Config{}), redirect.Rules{Bindings: append(every().Bindings, b)})
+		expectError(t, err, "shop/bad", reason)
+		checkGolden(t, "every.ipv4", n.table("iptables-save -t nat")+n.table("iptables-save -t filter"))
+	}
+}
