@@ -6,6 +6,8 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -33,4 +35,17 @@ func toEnd(t testing.TB, cmd *exec.Cmd, start func(*exec.Cmd) error) (said strin
 		t.Fatalf("run %v: %v: %s", cmd.Args, err, out.String())
 	}
 	return out.String(), cmd.ProcessState.ExitCode()
+}
+
+// launchWithInput is launch of a program that reads its manifests from standard
+// input, which is what is written to objects until it is closed.
+func (c *cluster) launchWithInput(setup string, args ...string) (p *program, objects *os.File) {
+	c.t.Helper()
+	path := filepath.Join(c.t.TempDir(), "objects")
+	check(c.t, syscall.Mkfifo(path, 0o600))
+	// Open for reading too, so that nobody has to wait for the other end.
+	objects, err := os.OpenFile(path, os.O_RDWR, 0)
+	check(c.t, err)
+	p = c.launch(setup+"\nexec <"+path, append(args, "--manifests", "-")...)
+	return p, objects
 }
