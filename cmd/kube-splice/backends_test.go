@@ -174,3 +174,14 @@ func answeredBy(c *cluster, address, pod string) error {
 	}
 	return err
 }
+
+// sameRules tells whether rules and jumps are those of an earlier moment.
+func sameRules(p *programs, rules, jumps []string) error {
+	if now := p.ours(); !slices.Equal(now, rules) {
+		return fmt.Errorf("rules are\n%v\nwere\n%v", now, rules)
+	}
+	if now := p.jumps(); !slices.Equal(now, jumps) {
+		return fmt.Errorf("jumps are\n%v\nwere\n%v", now, jumps)
+	}
+	return nil
+}

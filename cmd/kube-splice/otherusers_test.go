@@ -1,0 +1,111 @@
+package main
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// fiveTimesBusy is a script that ends with status 4 five times, as when another
+// program has the lock, and then is the program itself.
+const fiveTimesBusy = `
+tried=$(wc -l <$DIR/tried 2>/dev/null || echo 0)
+if [ $tried -lt 5 ]; then
+	echo >>$DIR/tried
+	echo "Another app is currently holding the xtables lock" >&2
+	exit 4
+fi
+exec $REAL "$@"`
+
+func TestRulesAppearAfterTheProgramsWereBusy(t *testing.T) {
+	for _, name := range []string{"iptables", "iptables-save", "iptables-restore"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t)
+			c.serveAll("pod-a")
+			p := c.programs("nft")
+			program := c.launch(p.setup())
+			program.waitReady()
+			p.wrap(name, fiveTimesBusy)
+			c.apply("web", newService("web", "10.96.0.10"), newSlice("web", []string{podA}))
+			// New rules in our chains call for no command of iptables itself.
+			c.onNode("iptables", "-t", "nat", "-D", "PREROUTING", "1")
+			eventually(t, func() error { return answeredBy(c, "10.96.0.10:80", "pod-a") })
+			if tried := strings.Count(p.note("tried"), "\n"); tried != 5 {
+				t.Errorf("the program was busy %d times, want 5", tried)
+			}
+		})
+	}
+}
+
+func TestRulesAppearAfterAnotherProgramHeldTheLock(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.serveAll("pod-a")
+	p := c.programs("legacy")
+	lock, err := os.OpenFile(p.lock(), os.O_CREATE|os.O_RDWR, 0o600)
+	check(t, err)
+	defer func() { _ = lock.Close() }()
+	check(t, unix.Flock(int(lock.Fd()), unix.LOCK_EX))
+	c.apply("web", newService("web", "10.96.0.10"), newSlice("web", []string{podA}))
+	program := c.launch(p.setup())
+	time.Sleep(8 * time.Second)
+	select {
+	case <-program.said.found:
+		t.Fatalf("ready, although the lock was held: %s", program.said.text())
+	default:
+	}
+	check(t, unix.Flock(int(lock.Fd()), unix.LOCK_UN))
+	within(t, 3*time.Second, func() error { return answeredBy(c, "10.96.0.10:80", "pod-a") })
+	program.waitReady()
+}
+
+func TestFlushedTablesAreFilledAgain(t *testing.T) {
+	forEachBackend(t, func(c *cluster, p *programs) {
+		c.serveAll("pod-a")
+		c.apply("web", newService("web", "10.96.0.10", nodePort(30080)), newSlice("web", []string{podA}))
+		program := c.launch(p.setup())
+		program.waitReady()
+		rules, jumps := p.ours(), p.jumps()
+		for _, family := range []string{"iptables", "ip6tables"} {
+			for _, command := range []string{" -t nat -F", " -t nat -X", " -F", " -X"} {
+				p.run(family + command)
+			}
+		}
+		if len(p.jumps()) > 0 {
+			c.t.Fatalf("still there: %v", p.jumps())
+		}
+		// New connections reach the Service again; the one before is over.
+		within(c.t, 10*time.Second, func() error { return answeredBy(c, "10.96.0.10:80", "pod-a") })
+		within(c.t, 2*time.Second, func() error { return answeredBy(c, "172.20.1.2:30080", "pod-a") })
+		eventually(c.t, func() error { return sameRules(p, rules, jumps) })
+		if n := strings.Count(program.said.text(), "had been removed by another program"); n != 1 {
+			c.t.Errorf("that rules were lost was said %d times: %s", n, program.said.text())
+		}
+	})
+}
+
+func TestRulesAlteredByOthersArePutRight(t *testing.T) {
+	forEachBackend(t, func(c *cluster, p *programs) {
+		c.serveAll("pod-a")
+		c.apply("web", newService("web", "10.96.0.10", nodePort(30080)), newSlice("web", []string{podA}))
+		c.launch(p.setup(), "--iptables-sync-period=1s").waitReady()
+		rules, jumps := p.ours(), p.jumps()
+		for _, command := range []string{
+			"iptables -t nat -F KUBE-PORTALS-CONTAINER",
+			"iptables -t nat -I KUBE-PORTALS-CONTAINER -d 10.96.0.10/32 -p tcp -j RETURN",
+			"iptables -t nat -I PREROUTING -p tcp --dport 80 -j ACCEPT",
+			"iptables -t nat -A PREROUTING -p tcp --dport 9 -j ACCEPT",
+			"iptables -t nat -D OUTPUT 1",
+			"iptables -I INPUT -p tcp --dport 30080 -j DROP",
+		} {
+			p.run(command)
+			within(c.t, 5*time.Second, func() error { return answeredBy(c, "10.96.0.10:80", "pod-a") })
+			within(c.t, 5*time.Second, func() error { return answeredBy(c, "172.20.1.2:30080", "pod-a") })
+			within(c.t, 5*time.Second, func() error { return sameRules(p, rules, jumps) })
+		}
+	})
+}
