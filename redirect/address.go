@@ -1,6 +1,7 @@
 package redirect
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -21,7 +22,7 @@ func hostAddress(family service.Family, nodeIPs []netip.Addr) (netip.Addr, error
 	if err != nil {
 		return netip.Addr{}, err
 	}
-	addrs, err := netlink.AddrList(nil, netlinkFamily(family))
+	addrs, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlinkFamily(family)) })
 	if err != nil {
 		return netip.Addr{}, fmt.Errorf("list %s addresses of this host: %w", family, err)
 	}
@@ -55,7 +56,7 @@ func usable(a netlink.Addr, addr netip.Addr) bool {
 
 // defaultLinks returns the indexes of the interfaces with a default route.
 func defaultLinks(family service.Family) ([]int, error) {
-	routes, err := netlink.RouteList(nil, netlinkFamily(family))
+	routes, err := dump(func() ([]netlink.Route, error) { return netlink.RouteList(nil, netlinkFamily(family)) })
 	if err != nil {
 		return nil, fmt.Errorf("list %s routes of this host: %w", family, err)
 	}
@@ -72,6 +73,18 @@ func defaultLinks(family service.Family) ([]int, error) {
 		}
 	}
 	return links, nil
+}
+
+// dump lists again when the kernel says that the list changed while it was read
+// (NLM_F_DUMP_INTR), so that some entries may be missing.
+func dump[T any](list func() ([]T, error)) (items []T, err error) {
+	for range 5 {
+		items, err = list()
+		if !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	return items, err
 }
 
 func netlinkFamily(family service.Family) int {

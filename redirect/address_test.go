@@ -98,3 +98,16 @@ func TestBindingsThatMakeNoSenseAreRefusedAlone(t *testing.T) {
 		checkGolden(t, "every.ipv4", n.table("iptables-save -t nat")+n.table("iptables-save -t filter"))
 	}
 }
+
+func TestPrimaryOfAFamilyWithoutAddressesAnswersNowhere(t *testing.T) {
+	choose(t, "nft")
+	n := newNode(t)
+	n.removeAddress(nodeIP)
+	n.sync(n.open(redirect.Config{NodePortAddresses: []string{"primary"}}), every())
+	if saved := n.table("iptables-save"); countLines(saved, "-j KUBE-NODEPORT-(CONTAINER|HOST)") != 0 {
+		t.Errorf("all IPv4 addresses answer on node ports:\n%s", saved)
+	}
+	if saved := n.table("ip6tables-save"); countLines(saved, "-d 2001:db8::1/128 .*-j KUBE-NODEPORT-(CONTAINER|HOST)") != 2 {
+		t.Errorf("the IPv6 address does not answer on node ports:\n%s", saved)
+	}
+}

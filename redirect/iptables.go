@@ -87,10 +87,11 @@ func (t *IPTables) openIPv6(ctx context.Context) (*tool, error) {
 // Sync brings the kernel's rules to what is wanted: it reads them, and writes
 // only what differs, one transaction a table. When it fails, each table of that
 // family is as before or as wanted, save for jumps, and Sync is to be called
-// again; the other family is written all the same. A Binding that cannot be expressed as a rule is
-// reported in the error and stops no other.
+// again; the other family is written all the same. A Binding that cannot be
+// expressed as a rule is reported in the error and stops no other.
 //
-// A busy lock is waited for some seconds. Sync ends early with ctx.
+// While another program holds the lock, Sync waits, each program run several
+// times Config.LockWait, about a minute by default. It ends early with ctx.
 func (t *IPTables) Sync(ctx context.Context, want Rules) error {
 	errs := []error{t.syncFamily(ctx, t.v4, want)}
 	if v6, err := t.ipv6For(ctx, want); err != nil {
