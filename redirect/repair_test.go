@@ -22,19 +22,23 @@ func (p *programs) countWrites() {
 func (p *programs) writes() int { return strings.Count(p.note("writes"), "\n") }
 
 func TestUnchangedStateWritesNothing(t *testing.T) {
+	states := map[string]redirect.Rules{"every kind": every(), "no Service": rules()}
 	forEachBackend(t, func(t *testing.T, p *programs) {
 		p.countWrites()
-		n := newNode(t)
-		r := n.open(redirect.Config{})
-		n.sync(r, every())
-		first := p.writes()
-		if first == 0 {
-			t.Fatal("the first Sync was not seen to write")
-		}
-		n.sync(r, every())
-		n.sync(n.open(redirect.Config{}), every())
-		if got := p.writes(); got != first {
-			t.Errorf("%d writes for a state already in force:\n%s", got-first, p.note("writes"))
+		for name, want := range states {
+			n := newNode(t)
+			r := n.open(redirect.Config{})
+			before := p.writes()
+			n.sync(r, want)
+			first := p.writes()
+			if first == before {
+				t.Fatal("the first Sync was not seen to write")
+			}
+			n.sync(r, want)
+			n.sync(n.open(redirect.Config{}), want)
+			if got := p.writes(); got != first {
+				t.Errorf("%s: %d writes for a state already in force:\n%s", name, got-first, p.note("writes"))
+			}
 		}
 	})
 }
