@@ -330,3 +330,17 @@ func (c *cluster) ourRules() []string {
 	slices.Sort(ours)
 	return ours
 }
+
+// wantSaid tells whether the program's log has a text in n lines.
+func wantSaid(p *program, text string, n int) error {
+	said := 0
+	for line := range strings.Lines(p.said.text()) {
+		if strings.Contains(line, text) {
+			said++
+		}
+	}
+	if said != n {
+		return fmt.Errorf("%q is in %d lines of the log, want %d: %s", text, said, n, p.said.text())
+	}
+	return nil
+}
