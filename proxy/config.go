@@ -84,3 +84,12 @@ func (c Config) bindAddress(f service.Family) netip.Addr {
 	}
 	return netip.IPv4Unspecified()
 }
+
+// keepAlive is the other half of what net.Dialer and net.ListenConfig want to be
+// told: their zero KeepAlive switches on what KeepAliveConfig leaves off.
+func (c Config) keepAlive() time.Duration {
+	if c.KeepAlive.Enable {
+		return 0
+	}
+	return -1
+}

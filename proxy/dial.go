@@ -112,7 +112,7 @@ func (d *dialing) try(ctx context.Context, pick balancer.Pick) (*net.TCPConn, er
 	}
 	d.rec.Attempts++
 	started := time.Now()
-	dialer := net.Dialer{KeepAliveConfig: d.cfg.KeepAlive, Control: d.setMark}
+	dialer := net.Dialer{KeepAlive: d.cfg.keepAlive(), KeepAliveConfig: d.cfg.KeepAlive, Control: d.setMark}
 	conn, err := dialer.DialTCP(ctx, "tcp", netip.AddrPort{}, pick.Endpoint)
 	switch {
 	case err == nil:

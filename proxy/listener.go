@@ -33,7 +33,7 @@ type listener struct {
 // listen opens port's listener, parked until its first update, and begins to
 // accept.
 func (p *Proxy) listen(port *service.Port) (*listener, error) {
-	lc := net.ListenConfig{KeepAliveConfig: p.cfg.KeepAlive}
+	lc := net.ListenConfig{KeepAlive: p.cfg.keepAlive(), KeepAliveConfig: p.cfg.KeepAlive}
 	lc.SetMultipathTCP(false) // splice and TCP_INFO work on plain TCP sockets
 	ln, err := p.ports.listen(p.ctx, &lc, p.cfg.bindAddress(port.Name.Family), p.cfg.KeepPorts[port.Name])
 	if err != nil {
