@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -209,9 +210,12 @@ func TestCommandsRunInside(t *testing.T) {
 	}
 }
 
+// The kernel sends the parent-death signal when the thread that started the
+// command ends, so that thread has to go on.
 func TestStartedCommandIsTheCallers(t *testing.T) {
 	n := newNamespace(t, "n")
 	cmd := exec.Command("cat")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -251,5 +255,18 @@ func TestRulesOfOneNamespaceAreNotInAnother(t *testing.T) {
 	}
 	if rules, err := exec.Command("iptables-save", "-t", "nat").Output(); err != nil || strings.Contains(string(rules), "ONLY-HERE") {
 		t.Errorf("rules at home: %s, %v", rules, err)
+	}
+}
+
+func BenchmarkDo(b *testing.B) {
+	n, err := lab.NewNamespace("n")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer n.Close()
+	for b.Loop() {
+		if err := n.Do(func() error { return nil }); err != nil {
+			b.Fatal(err)
+		}
 	}
 }

@@ -218,11 +218,20 @@ func TestStateFolderOfSomebodyElseIsNotUsed(t *testing.T) {
 func TestLastingLabWithoutRoot(t *testing.T) {
 	cmd := program(t, "up-and-down")
 	asNobody(t, cmd)
-	cmd.Env = append(cmd.Env, "TMPDIR=/tmp")
+	// t.TempDir lies in a folder that is closed to others.
+	dir, err := os.MkdirTemp("/tmp", "lab-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	if err := os.Chown(dir, 65534, 65534); err != nil {
+		t.Fatal(err)
+	}
+	cmd.Env = append(cmd.Env, "TMPDIR="+dir)
 	if out, err := cmd.Output(); err != nil || !strings.HasPrefix(string(out), "pod-d 10.244.1.50:") {
 		t.Errorf("the client pod got %q, %v", out, err)
 	}
-	if left, _ := filepath.Glob("/tmp/kube-splice-lab-65534*"); len(left) > 0 {
+	if left, _ := os.ReadDir(dir); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
 }
