@@ -100,6 +100,7 @@ func TestSlowEndpointIsAskedAgainWhenNoOtherIsLeft(t *testing.T) {
 	defer func() { _ = conn.Close() }()
 	time.Sleep(400 * time.Millisecond) // past the first try
 	check(t, addAddress("lo", "10.99.0.9/32"))
+	defer func() { check(t, removeAddress("lo", "10.99.0.9/32")) }()
 	accepted, err := ln.Accept()
 	check(t, err)
 	_ = accepted.Close()

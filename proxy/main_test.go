@@ -63,7 +63,10 @@ func silence(link netlink.Link, address string) error {
 	})
 }
 
-func addAddress(link, cidr string) error {
+func addAddress(link, cidr string) error    { return changeAddress(netlink.AddrAdd, link, cidr) }
+func removeAddress(link, cidr string) error { return changeAddress(netlink.AddrDel, link, cidr) }
+
+func changeAddress(change func(netlink.Link, *netlink.Addr) error, link, cidr string) error {
 	l, err := netlink.LinkByName(link)
 	if err != nil {
 		return err
@@ -72,7 +75,7 @@ func addAddress(link, cidr string) error {
 	if err != nil {
 		return err
 	}
-	return netlink.AddrAdd(l, addr)
+	return change(l, addr)
 }
 
 func check(t testing.TB, err error) {
