@@ -32,7 +32,7 @@ fuzz: ## run every fuzz target for FUZZTIME (30s)
 	@set -e; for file in $$(grep -rlE '^func Fuzz' --include='*_test.go' .); do \
 	  for target in $$(grep -oE '^func Fuzz[A-Za-z0-9_]+' $$file | cut -d' ' -f2); do \
 	    echo "== $$target in $$(dirname $$file)"; \
-	    go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) ./$$(dirname $$file); \
+	    go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x ./$$(dirname $$file); \
 	  done; done
 
 .PHONY: bench
