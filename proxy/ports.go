@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -53,29 +54,33 @@ var errNoPortLeft = errors.New("no port is free in the range")
 // portPool is where listener ports come from.
 type portPool struct {
 	PortRange
-	kept map[uint16]bool // promised to Service ports that had them before
+	had  map[service.Name]uint16 // of an earlier life; nil once promised
+	kept map[uint16]bool         // promised to Service ports that had them before
 }
 
 // newPortPool returns the pool of a configured range, or of the kernel's ephemeral
-// one.
-func newPortPool(r PortRange) portPool {
+// one. Ports of an earlier life outside of a configured range are not kept.
+func newPortPool(r PortRange, had map[service.Name]uint16) portPool {
+	pool := portPool{PortRange: r, had: maps.Clone(had)}
 	if r == (PortRange{}) {
-		r = ephemeralRange()
+		pool.PortRange = ephemeralRange()
+		return pool
 	}
-	return portPool{PortRange: r}
+	maps.DeleteFunc(pool.had, func(_ service.Name, port uint16) bool { return port < r.First || r.Last < port })
+	return pool
 }
 
-// keep promises ports to the Service ports among wanted that had them before,
-// where allowed is unset or has them. It takes earlier promises back: whoever they
-// were for is gone, or has a port by now.
-func (r *portPool) keep(had map[service.Name]uint16, wanted []*service.Port, allowed PortRange) {
+// keep promises the ports of an earlier life to the Service ports that had them,
+// as far as they are wanted now. The next call takes all promises back: what was
+// not taken up is lost to another program.
+func (r *portPool) keep(wanted []*service.Port) {
 	r.kept = map[uint16]bool{}
 	for _, port := range wanted {
-		number, before := had[port.Name]
-		if before && (allowed == (PortRange{}) || allowed.First <= number && number <= allowed.Last) {
+		if number, before := r.had[port.Name]; before {
 			r.kept[number] = true
 		}
 	}
+	r.had = nil
 }
 
 // listen opens a listener on addr: at the port prefer if that can be had, else at

@@ -42,7 +42,7 @@ func New(cfg Config) *Proxy {
 		listeners: map[service.Name]*listener{},
 		claims:    map[netip.AddrPort]*claim{},
 	}
-	p.ports = newPortPool(p.cfg.Ports)
+	p.ports = newPortPool(p.cfg.Ports, p.cfg.KeepPorts)
 	p.troubles.log = p.cfg.Log
 	p.shortage.log = p.cfg.Log
 	p.ownPorts.Store(&map[uint16]struct{}{})
@@ -72,7 +72,7 @@ type Opened struct {
 func (p *Proxy) Open(snap *service.Snapshot) Opened {
 	var opened Opened
 	p.troubles.begin()
-	p.ports.keep(p.cfg.KeepPorts, snap.Ports, p.cfg.Ports)
+	p.ports.keep(snap.Ports)
 	for _, l := range p.listeners {
 		l.wanted = false
 	}
@@ -96,7 +96,6 @@ func (p *Proxy) Open(snap *service.Snapshot) Opened {
 			p.troubles.note(l.name, "stop serving", l.leave())
 		}
 	}
-	p.cfg.KeepPorts = nil // taken in this round, or lost to another program
 	p.storeOwnPorts()
 	p.counters.failing.Store(int64(opened.Failed))
 	p.troubles.end()
