@@ -55,8 +55,10 @@ func hold(t testing.TB, from *lab.Namespace, address string) *held {
 	conn, err := from.Dial("tcp", address, 6*time.Second)
 	check(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	return &held{conn, bufio.NewReader(conn)}
+	return newHeld(conn)
 }
+
+func newHeld(conn net.Conn) *held { return &held{conn, bufio.NewReader(conn)} }
 
 // ask sends one request and returns the name of the pod that answered.
 func (h *held) ask() (string, error) {
@@ -91,9 +93,8 @@ func soon(t testing.TB, from *lab.Namespace, address, pod string) {
 		if err != nil {
 			return err
 		}
-		h := held{conn, bufio.NewReader(conn)}
 		defer conn.Close()
-		who, err := h.ask()
+		who, err := newHeld(conn).ask()
 		if err == nil && who != pod {
 			err = fmt.Errorf("%s is answered by %q, want %s", address, who, pod)
 		}
