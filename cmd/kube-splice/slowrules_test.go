@@ -1,0 +1,58 @@
+package main
+
+import (
+	"testing"
+	"time"
+)
+
+// takesSeconds is a script that makes a program slow.
+const takesSeconds = `echo >>$DIR/runs
+sleep 3
+exec $REAL "$@"`
+
+func TestSlowRuleProgramsHoldUpNoConnectionAndNoChangeOfEndpoints(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.serveAll("pod-a", "pod-b", "pod-c")
+	p := c.programs("nft")
+	c.apply("web", newService("web", "10.96.0.10"), newSlice("web", []string{podA}))
+	c.apply("swapped", newService("swapped", "10.96.0.11"), newSlice("swapped", []string{podB}))
+	c.launch(p.setup()).waitReady()
+	for _, name := range []string{"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore"} {
+		p.wrap(name, takesSeconds)
+	}
+	clients := askSteadily(t, c.Outside, "10.96.0.10:80", 20*time.Millisecond)
+	pods := []string{podC, podB}
+	names := []string{"pod-c", "pod-b"}
+	for i := range 4 {
+		c.apply("edited", newService("edited", "10.96.0.12", port(8000+int32(i))), newSlice("edited", []string{podA}))
+		time.Sleep(time.Second)
+		// A change of endpoints needs no rule, so it does not wait for them.
+		c.apply("swapped", newService("swapped", "10.96.0.11"), newSlice("swapped", []string{pods[i%2]}))
+		within(t, time.Second, func() error { return answeredBy(c, "10.96.0.11:80", names[i%2]) })
+		time.Sleep(time.Second)
+	}
+	checkPace(t, clients.stop())
+	if runs := len(p.note("runs")); runs < 3 {
+		t.Errorf("rule programs ran %d times: the rules were in nobody's way", runs)
+	}
+}
+
+// checkPace demands that every attempt succeeded, and quickly. One that waited for
+// a rule program would take seconds, and with it the many that came meanwhile; the
+// few that a busy machine delays are let pass.
+func checkPace(t *testing.T, attempts []attempt) {
+	t.Helper()
+	slow := 0
+	for _, a := range attempts {
+		if a.err != nil || a.took > 500*time.Millisecond {
+			t.Errorf("failed or slow: %v", a)
+		}
+		if a.took > 100*time.Millisecond {
+			slow++
+		}
+	}
+	if slow > len(attempts)/100 || len(attempts) < 300 {
+		t.Errorf("%d of %d attempts took more than 100 ms", slow, len(attempts))
+	}
+}
