@@ -3,6 +3,7 @@ package redirect_test
 import (
 	"context"
 	"log/slog"
+	"net/netip"
 	"os"
 	"os/exec"
 	"strings"
@@ -29,6 +30,11 @@ func TestManyRulesInAUserNamespace(t *testing.T) {
 	want := many(1500)
 	n.sync(r, want)
 	want.Bindings = want.Bindings[1:]
+	n.sync(r, want)
+	for i := range want.Bindings {
+		b := &want.Bindings[i]
+		b.Listener = netip.AddrPortFrom(b.Listener.Addr(), b.Listener.Port()+1)
+	}
 	n.sync(r, want)
 	saved := n.table("iptables-save -t nat")
 	if got := countLines(saved, "-A KUBE-PORTALS-(HOST|CONTAINER) -d"); got != 2*1499 {
