@@ -2,6 +2,7 @@ package proxy_test
 
 import (
 	"net"
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -88,24 +89,24 @@ func TestSilentEndpointCostsOnlyAShortTry(t *testing.T) {
 // An endpoint that did not answer within a short first try is the only hope when
 // every other one refuses.
 func TestSlowEndpointIsAskedAgainWhenNoOtherIsLeft(t *testing.T) {
-	_, port, err := net.SplitHostPort(silentEndpoint)
-	check(t, err)
-	ln, err := net.Listen("tcp", "0.0.0.0:"+port)
+	slow := netip.MustParseAddrPort(otherSilentEndpoint)
+	ln, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.IPv4Unspecified(), slow.Port())))
 	check(t, err)
 	defer func() { _ = ln.Close() }()
+	check(t, ln.SetDeadline(time.Now().Add(15*time.Second)))
 	r := newRig(t)
-	at := r.open(newPort("web", "10.99.0.9:80", closedPort(t)))[0]
+	at := r.open(newPort("web", slow.String(), closedPort(t)))[0]
 	conn, err := net.Dial("tcp", at)
 	check(t, err)
 	defer func() { _ = conn.Close() }()
 	time.Sleep(400 * time.Millisecond) // past the first try
-	check(t, addAddress("lo", "10.99.0.9/32"))
-	defer func() { check(t, removeAddress("lo", "10.99.0.9/32")) }()
+	check(t, addAddress("lo", slow.Addr().String()+"/32"))
+	defer func() { check(t, removeAddress("lo", slow.Addr().String()+"/32")) }()
 	accepted, err := ln.Accept()
 	check(t, err)
 	_ = accepted.Close()
 	_ = conn.Close()
-	if rec := r.record(); rec.Attempts < 2 || rec.Backend.Addr().String() != "10.99.0.9" {
+	if rec := r.record(); rec.Attempts < 2 || rec.Backend != slow {
 		t.Errorf("record %+v, want the slow endpoint after several tries", rec)
 	}
 }

@@ -113,7 +113,7 @@ func (p *Proxy) accept(l *listener) {
 	const shortest, longest = 5 * time.Millisecond, time.Second
 	pause := time.Duration(0)
 	for {
-		conn, err := l.ln.AcceptTCP()
+		conn, err := p.shortage.accept(l.ln)
 		switch {
 		case err == nil:
 			pause = 0
