@@ -91,26 +91,19 @@ func same(a, b string) bool {
 }
 
 // normal splits a rule into its matches and sorts them. A match starts at an
-// option of one letter ("-m", "-d"), or at the "!" before it.
+// option of one letter ("-m", "-d"). No rule of ours has a "!" before one of
+// those, so a line that has it differs wherever the "!" is put.
 func normal(line string) []string {
 	var matches []string
 	start := 0
 	all := words(line)
-	for i := range all {
-		next := all[i:]
-		if next[0] == "!" && len(next) > 1 {
-			next = next[1:]
-		}
-		short := len(next[0]) == 2 && next[0][0] == '-'
-		negated := i > 0 && all[i-1] == "!"
-		if short && !negated && i > start {
+	for i, word := range all {
+		if len(word) == 2 && word[0] == '-' && i > start {
 			matches = append(matches, strings.Join(all[start:i], "\x00"))
 			start = i
 		}
 	}
-	if start < len(all) {
-		matches = append(matches, strings.Join(all[start:], "\x00"))
-	}
+	matches = append(matches, strings.Join(all[start:], "\x00"))
 	slices.Sort(matches)
 	return matches
 }
