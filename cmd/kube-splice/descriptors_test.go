@@ -1,0 +1,81 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// cpuTime returns the processor time the program has used.
+func (p *program) cpuTime() time.Duration {
+	p.t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+	check(p.t, err)
+	_, rest, _ := strings.Cut(string(text), ") ")
+	fields := strings.Fields(rest) // from the third on: proc_pid_stat(5)
+	var ticks int64
+	for _, field := range fields[11:13] { // utime, stime
+		n, err := strconv.ParseInt(field, 10, 64)
+		check(p.t, err)
+		ticks += n
+	}
+	return time.Duration(ticks) * 10 * time.Millisecond // USER_HZ is 100
+}
+
+func TestDescriptorShortageIsSatOutQuietly(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.backend("pod-a", echo)
+	c.publish(podA)
+	p := c.launch("ulimit -n 256")
+	p.waitReady()
+
+	const clients, holding = 300, 6 * time.Second
+	var conns []net.Conn
+	for range clients {
+		conns = append(conns, connect(t, c.client(), webAddress))
+	}
+	before := p.cpuTime()
+	time.Sleep(holding)
+	if used := p.cpuTime() - before; used > holding/5 {
+		t.Errorf("%v of processor time used in %v without descriptors, want less than a fifth", used, holding)
+	}
+	if n := p.descriptors(); n < 240 {
+		t.Fatalf("only %d descriptors are open: there is no shortage", n)
+	}
+	if n := p.warnings(); n > 10 || !strings.Contains(p.said.text(), "short of descriptors") {
+		t.Errorf("%d warnings, want a few that say what is short:\n%s", n, p.said.text())
+	}
+	for _, conn := range conns {
+		_ = conn.Close()
+	}
+	released := time.Now()
+	conn := connect(t, c.client(), webAddress)
+	exchange(t, conn, "ping")
+	if took := time.Since(released); took > 2*time.Second {
+		t.Errorf("a new client was answered only %v after the others had gone", took)
+	}
+
+	c.remove("web")
+	eventually(t, func() error {
+		if all := c.onNode("ss", "-Hlnt"); all != "" {
+			return fmt.Errorf("listening: %s", all)
+		}
+		return nil
+	})
+	warnings := p.warnings()
+	time.Sleep(2 * time.Second)
+	if more := p.warnings() - warnings; more > 0 {
+		t.Errorf("%d warnings after the Service had gone:\n%s", more, p.said.text())
+	}
+}
+
+// warnings counts the lines that are not mere information.
+func (p *program) warnings() int {
+	text := p.said.text()
+	return strings.Count(text, "level=WARN") + strings.Count(text, "level=ERROR")
+}
