@@ -12,12 +12,15 @@ import (
 // Cleanup removes our chains and every jump into them, of both families and from
 // both kernel interfaces, and touches nothing else. It needs nothing but the
 // iptables programs that are there, may be repeated, and goes on after an error
-// to remove what it can.
+// to remove what it can, unless it lacks the privilege.
 func Cleanup(ctx context.Context, cfg Config) error {
 	cfg = cfg.withDefaults()
 	var errs []error
 	for _, variant := range []string{plain, nft, legacy} {
 		_, err := removeVariant(ctx, cfg, variant)
+		if err != nil && denied(err.Error()) {
+			return err
+		}
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
@@ -48,6 +51,9 @@ func removeVariant(ctx context.Context, cfg Config, variant string) (removed boo
 			continue
 		}
 		some, err := t.remove(ctx)
+		if err != nil && denied(err.Error()) {
+			return removed, err // and so it would be the other family
+		}
 		removed = removed || some
 		errs = append(errs, err)
 	}
