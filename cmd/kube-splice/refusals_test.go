@@ -67,6 +67,9 @@ func (r refusal) check(t *testing.T, how, said string, status int) {
 	if status != r.status || len(lines) != 1 || !strings.HasPrefix(lines[0], "kube-splice: ") {
 		t.Errorf("%s: status %d, want %d and one line, not %q", how, status, r.status, said)
 	}
+	if strings.Count(said, "exit status") > 1 {
+		t.Errorf("%s: %q says the same several times", how, said)
+	}
 	for _, word := range r.words {
 		if !strings.Contains(said, word) {
 			t.Errorf("%s: %q does not mention %q", how, said, word)
