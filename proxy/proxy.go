@@ -85,10 +85,12 @@ func (p *Proxy) Open(snap *service.Snapshot) Opened {
 			p.openPort(port, &opened)
 			continue
 		}
-		alone[port.Name] = true
-		if !p.alone[port.Name] {
-			p.cfg.Log.Warn("only TCP is relayed yet; this Service port is left alone", "service", port.Name.String(), "protocol", string(port.Name.Protocol))
+		name := port.Name
+		name.Family = 0 // one line for both
+		if !alone[name] && !p.alone[name] {
+			p.cfg.Log.Warn("only TCP is relayed yet; this Service port is left alone", "service", name.String(), "protocol", string(name.Protocol))
 		}
+		alone[name] = true
 	}
 	p.alone = alone
 	for _, l := range p.listeners {

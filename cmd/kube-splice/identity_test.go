@@ -93,7 +93,7 @@ func TestTCPIsServedAndUDPLeftAloneOnOneNodePortNumber(t *testing.T) {
 	c := newCluster(t)
 	c.serveAll("pod-a")
 	c.apply("slice", newSlice("dns", []string{podA}, dnsSlice))
-	c.apply("dns", newService("dns", "10.96.0.53", dns(corev1.ProtocolUDP, corev1.ProtocolTCP)))
+	c.apply("dns", newService("dns", "10.96.0.53", dns(corev1.ProtocolUDP, corev1.ProtocolTCP), withIPv6("fd00:10:96::53")))
 	p := c.start("--iptables-sync-period", "1s")
 	addresses := []string{"10.96.0.53:53", "172.20.1.2:30053"}
 	for _, address := range addresses {
@@ -111,7 +111,7 @@ func TestTCPIsServedAndUDPLeftAloneOnOneNodePortNumber(t *testing.T) {
 		t.Errorf("the node's own UDP server answers %q (%v)", answer, err)
 	}
 
-	c.apply("dns", newService("dns", "10.96.0.53", dns(corev1.ProtocolUDP, corev1.ProtocolTCP), sticky(60)))
+	c.apply("dns", newService("dns", "10.96.0.53", dns(corev1.ProtocolUDP, corev1.ProtocolTCP), withIPv6("fd00:10:96::53"), sticky(60)))
 	c.apply("other", newService("other", "10.96.0.54"), newSlice("other", []string{podA}))
 	soon(t, c.Outside, "10.96.0.54:80", "pod-a") // both edits are live
 	wantNotices(t, p, "dns-udp", 1)
