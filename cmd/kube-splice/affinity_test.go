@@ -160,8 +160,25 @@ func TestAffinityEditedOnLiveService(t *testing.T) {
 
 func TestAffinityLeavesPodThatCannotBeReached(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t)
-	stop := map[string]func(){"pod-a": c.serve("pod-a"), "pod-b": c.serve("pod-b")}
+	t.Run("refuses", func(t *testing.T) {
+		t.Parallel()
+		c := newCluster(t)
+		stop := map[string]func(){"pod-a": c.serve("pod-a"), "pod-b": c.serve("pod-b")}
+		wantAffinityToLeave(c, func(pod string) { stop[pod]() }, func(pod string) { c.serve(pod) })
+	})
+	t.Run("is silent", func(t *testing.T) {
+		t.Parallel()
+		c := newCluster(t)
+		c.serveAll("pod-a", "pod-b")
+		wantAffinityToLeave(c, c.silence, c.speak)
+	})
+}
+
+// wantAffinityToLeave takes the pod of a pinned client away, first the pod itself
+// and then its endpoint.
+func wantAffinityToLeave(c *cluster, stop, restart func(pod string)) {
+	t := c.t
+	t.Helper()
 	addressOf := map[string]string{"pod-a": podA, "pod-b": podB}
 	web := newService("web", "10.96.0.10", sticky(3600))
 	c.apply("web", web, newSlice("web", []string{podA, podB}))
@@ -172,7 +189,7 @@ func TestAffinityLeavesPodThatCannotBeReached(t *testing.T) {
 	first, err := ask(client, address)
 	check(t, err)
 	wantAnswer(t, client, address, first)
-	stop[first]()
+	stop(first)
 	second := other(first)
 	wantAnswer(t, client, address, second)
 	for range 5 {
@@ -191,7 +208,7 @@ func TestAffinityLeavesPodThatCannotBeReached(t *testing.T) {
 		t.Errorf("connections by attempts and stickiness: %v, want %v", ways, want)
 	}
 
-	c.serve(first)
+	restart(first)
 	for range 5 {
 		wantAnswer(t, client, address, second)
 	}
