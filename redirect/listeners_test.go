@@ -46,6 +46,7 @@ func FuzzSavedRules(f *testing.F) {
 	f.Add("*nat\n:KUBE-PORTALS-CONTAINER - [0:0]\n-A KUBE-PORTALS-CONTAINER -p tcp -m comment --comment \"a\\\"b/c\" ! -d 1.2.3.4/32 -j DNAT --to-destination [::1]:1\nCOMMIT\n",
 		"shop", "we\"b", "a:b", uint16(1), uint16(1), true)
 	f.Add("*nat\n-A KUBE-NODEPORT-CONTAINER -p udp --comment -m \\", "", "/", "", uint16(0), uint16(65535), true)
+	f.Add("", "shop", "a:b", "", uint16(80), uint16(40000), false)
 	f.Fuzz(func(t *testing.T, text, namespace, name, port string, number, listener uint16, udp bool) {
 		b := redirect.Binding{
 			Name:     service.Name{Namespace: namespace, Service: name, Port: port, Protocol: service.TCP, Family: service.IPv4},

@@ -87,17 +87,24 @@ func TestLockOfAnotherProgramIsWaitedFor(t *testing.T) {
 }
 
 func TestCancelledSyncReturnsPromptly(t *testing.T) {
-	cases := map[string]func(t *testing.T, p *programs){
-		"waiting for the lock": func(t *testing.T, p *programs) { t.Cleanup(holdLock(t)) },
-		"program hangs":        func(t *testing.T, p *programs) { p.wrap("iptables-save", "sleep 60") },
-		"always busy":          func(t *testing.T, p *programs) { p.wrap("iptables-restore", "exit 4") },
+	cases := map[string]func(t *testing.T, p *programs, n *node, r *redirect.IPTables){
+		"waiting for the lock": func(t *testing.T, _ *programs, _ *node, _ *redirect.IPTables) {
+			t.Cleanup(holdLock(t))
+		},
+		"waiting for the lock to place a jump": func(t *testing.T, _ *programs, n *node, r *redirect.IPTables) {
+			n.sync(r, every())
+			n.run("iptables -t nat -D PREROUTING 1")
+			t.Cleanup(holdLock(t))
+		},
+		"program hangs": func(_ *testing.T, p *programs, _ *node, _ *redirect.IPTables) { p.wrap("iptables-save", "sleep 60") },
+		"always busy":   func(_ *testing.T, p *programs, _ *node, _ *redirect.IPTables) { p.wrap("iptables-restore", "exit 4") },
 	}
 	for name, trouble := range cases {
 		t.Run(name, func(t *testing.T) {
 			p := choose(t, "legacy")
 			n := newNode(t)
 			r := n.open(redirect.Config{})
-			trouble(t, p)
+			trouble(t, p, n, r)
 			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 			defer cancel()
 			start := time.Now()
