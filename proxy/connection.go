@@ -16,8 +16,6 @@ import (
 // queue to the relay engine, which ends it.
 func (p *Proxy) serve(l *listener, client *net.TCPConn) {
 	accepted := time.Now()
-	p.counters.accepted.Add(1)
-	p.counters.active.Add(1)
 	port := l.port.Load()
 	rec := Record{Name: l.name, Client: addrPort(client.RemoteAddr()), LogOff: port.Policy.LogOff}
 

@@ -29,7 +29,6 @@ type dialing struct {
 	failed   []netip.AddrPort // not to be tried again
 	silent   []netip.AddrPort // did not answer in a short try; another round may find them
 	pause    time.Duration
-	waiting  bool // for a descriptor
 	last     error
 }
 
@@ -43,7 +42,6 @@ func (p *Proxy) connect(l *listener, rec *Record) (*net.TCPConn, balancer.Pick, 
 	ctx, cancel := context.WithTimeout(p.ctx, p.cfg.DialTimeout)
 	defer cancel()
 	d := &dialing{Proxy: p, listener: l, rec: rec}
-	defer d.setWaiting(false)
 	for {
 		pick, err := d.pick()
 		if err != nil {
@@ -86,7 +84,6 @@ func (d *dialing) blame(ctx context.Context, pick balancer.Pick, err error) {
 	case isShortage(err): // we lack something; the endpoint may be fine
 		pick.Done()
 		d.shortage.note(err)
-		d.setWaiting(errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE))
 		d.pause = min(max(2*d.pause, 5*time.Millisecond), time.Second)
 		sleep(ctx, d.pause)
 	default:
@@ -98,18 +95,6 @@ func (d *dialing) blame(ctx context.Context, pick balancer.Pick, err error) {
 			d.failed = append(d.failed, pick.Endpoint)
 		}
 	}
-}
-
-// setWaiting says whether this connection waits for a descriptor, for as long as
-// which no client is accepted.
-func (d *dialing) setWaiting(waiting bool) {
-	switch {
-	case waiting && !d.waiting:
-		d.shortage.waiting.Add(1)
-	case !waiting && d.waiting:
-		d.shortage.waiting.Add(-1)
-	}
-	d.waiting = waiting
 }
 
 // try dials one endpoint.

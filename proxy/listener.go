@@ -113,10 +113,12 @@ func (p *Proxy) accept(l *listener) {
 	const shortest, longest = 5 * time.Millisecond, time.Second
 	pause := time.Duration(0)
 	for {
-		conn, err := p.shortage.accept(l.ln)
+		conn, err := p.acceptOne(l.ln)
 		switch {
 		case err == nil:
 			pause = 0
+			p.counters.accepted.Add(1)
+			p.counters.active.Add(1)
 			p.conns.Go(func() { p.serve(l, conn) })
 		case errors.Is(err, net.ErrClosed):
 			return

@@ -31,6 +31,7 @@ type Proxy struct {
 	ownPorts  atomic.Pointer[map[uint16]struct{}] // every listener's port
 	counters  counters
 	shortage  shortage
+	room      int64 // descriptors
 	accepting sync.WaitGroup
 	conns     sync.WaitGroup
 }
@@ -41,6 +42,7 @@ func New(cfg Config) *Proxy {
 		cfg:       cfg.withDefaults(),
 		listeners: map[service.Name]*listener{},
 		claims:    map[netip.AddrPort]*claim{},
+		room:      room(),
 	}
 	p.ports = newPortPool(p.cfg.Ports, p.cfg.KeepPorts)
 	p.troubles.log = p.cfg.Log

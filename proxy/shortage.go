@@ -3,9 +3,7 @@ package proxy
 import (
 	"errors"
 	"log/slog"
-	"net"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -14,8 +12,6 @@ import (
 // one line an interval: they come by the thousand.
 type shortage struct {
 	log *slog.Logger
-
-	waiting atomic.Int64 // accepted connections without a descriptor for their backend
 
 	mu    sync.Mutex
 	count int
@@ -34,19 +30,6 @@ func (s *shortage) note(err error) {
 			"error", err, "failures", s.count)
 		s.count, s.next = 0, now.Add(shortageInterval)
 	}
-}
-
-// errOthersWait keeps a listener from accepting while clients accepted earlier wait
-// for descriptors: new ones would take each that comes free, and with all of them
-// held by clients nobody would be served.
-var errOthersWait = errors.New("clients that are already accepted wait for descriptors")
-
-// accept takes a client from the accept queue, unless others come first.
-func (s *shortage) accept(ln *net.TCPListener) (*net.TCPConn, error) {
-	if s.waiting.Load() > 0 {
-		return nil, errOthersWait
-	}
-	return ln.AcceptTCP()
 }
 
 // isShortage tells want of our own from a fault of the endpoint.
