@@ -110,41 +110,46 @@ func TestAnyChangeEndsInTheWantedRules(t *testing.T) {
 	})
 }
 
+const secondJump = `iptables -t nat -A PREROUTING -j KUBE-PORTALS-CONTAINER`
+
+// damage is what another program, or a person, did to our rules.
+type damage struct {
+	name     string
+	commands []string
+	foreign  []string // lines that must still be there
+	intact   bool     // the damage is in contents only
+}
+
+var damages = []damage{
+	{name: "a lost line", commands: []string{"iptables -t nat -D KUBE-PORTALS-HOST 2"}, intact: true},
+	{name: "an altered line", commands: []string{"iptables -t nat -R KUBE-PORTALS-CONTAINER 1 -d 10.96.0.9/32 -p tcp -m tcp --dport 8080 -j REDIRECT --to-ports 1"}, intact: true},
+	{name: "a foreign line in our chain", commands: []string{"iptables -t nat -I KUBE-PORTALS-CONTAINER -j RETURN", "ip6tables -t nat -I KUBE-PORTALS-HOST -j RETURN"}, intact: true},
+	{name: "a doubled line", commands: []string{"ip6tables -t nat -A KUBE-PORTALS-HOST -m mark --mark 0x2000/0x2000 -j RETURN"}, intact: true},
+	{name: "lines out of order", commands: []string{"iptables -t nat -D KUBE-PORTALS-HOST 1", "iptables -t nat -A KUBE-PORTALS-HOST -m mark --mark 0x2000/0x2000 -j RETURN"}, intact: true},
+	{name: "an emptied filter chain", commands: []string{"iptables -F KUBE-NODEPORT-NON-LOCAL"}, intact: true},
+	{name: "a lost first jump", commands: []string{"iptables -t nat -D PREROUTING 1"}},
+	{name: "a lost last jump", commands: []string{"ip6tables -t nat -D OUTPUT 2"}},
+	{name: "a lost filter jump", commands: []string{"ip6tables -D INPUT 1"}},
+	{name: "another jump to our chain", commands: []string{secondJump, secondJump}},
+	{name: "a doubled jump between ours", commands: []string{"iptables -t nat -I OUTPUT 2 -j KUBE-PORTALS-HOST"}},
+	{name: "a jump to the wrong chain of ours", commands: []string{"iptables -t nat -I OUTPUT -j KUBE-NODEPORT-CONTAINER"}},
+	{name: "a foreign rule before the first jump", commands: []string{"iptables -t nat -I PREROUTING -s 1.1.1.1 -j ACCEPT", "iptables -I INPUT -s 1.1.1.1 -j ACCEPT"},
+		foreign: []string{"-A PREROUTING -s 1.1.1.1/32 -j ACCEPT", "-A INPUT -s 1.1.1.1/32 -j ACCEPT"}},
+	{name: "a foreign rule after the last jump", commands: []string{"iptables -t nat -A OUTPUT -s 1.1.1.1 -j ACCEPT"},
+		foreign: []string{"-A OUTPUT -s 1.1.1.1/32 -j ACCEPT"}},
+	{name: "a flush and removal of nat", commands: []string{"iptables -t nat -F", "iptables -t nat -X"}},
+	{name: "a flush and removal of filter", commands: []string{"ip6tables -F", "ip6tables -X"}},
+}
+
 func TestSyncPutsRight(t *testing.T) {
-	const jump = `iptables -t nat -A PREROUTING -j KUBE-PORTALS-CONTAINER`
-	cases := []struct {
-		name    string
-		damage  []string
-		foreign []string // lines that must still be there
-		intact  bool     // the damage is in contents only
-	}{
-		{name: "a lost line", damage: []string{"iptables -t nat -D KUBE-PORTALS-HOST 2"}, intact: true},
-		{name: "an altered line", damage: []string{"iptables -t nat -R KUBE-PORTALS-CONTAINER 1 -d 10.96.0.9/32 -p tcp -m tcp --dport 8080 -j REDIRECT --to-ports 1"}, intact: true},
-		{name: "a foreign line in our chain", damage: []string{"iptables -t nat -I KUBE-PORTALS-CONTAINER -j RETURN", "ip6tables -t nat -I KUBE-PORTALS-HOST -j RETURN"}, intact: true},
-		{name: "a doubled line", damage: []string{"ip6tables -t nat -A KUBE-PORTALS-HOST -m mark --mark 0x2000/0x2000 -j RETURN"}, intact: true},
-		{name: "lines out of order", damage: []string{"iptables -t nat -D KUBE-PORTALS-HOST 1", "iptables -t nat -A KUBE-PORTALS-HOST -m mark --mark 0x2000/0x2000 -j RETURN"}, intact: true},
-		{name: "an emptied filter chain", damage: []string{"iptables -F KUBE-NODEPORT-NON-LOCAL"}, intact: true},
-		{name: "a lost first jump", damage: []string{"iptables -t nat -D PREROUTING 1"}},
-		{name: "a lost last jump", damage: []string{"ip6tables -t nat -D OUTPUT 2"}},
-		{name: "a lost filter jump", damage: []string{"ip6tables -D INPUT 1"}},
-		{name: "another jump to our chain", damage: []string{jump, jump}},
-		{name: "a doubled jump between ours", damage: []string{"iptables -t nat -I OUTPUT 2 -j KUBE-PORTALS-HOST"}},
-		{name: "a jump to the wrong chain of ours", damage: []string{"iptables -t nat -I OUTPUT -j KUBE-NODEPORT-CONTAINER"}},
-		{name: "a foreign rule before the first jump", damage: []string{"iptables -t nat -I PREROUTING -s 1.1.1.1 -j ACCEPT", "iptables -I INPUT -s 1.1.1.1 -j ACCEPT"},
-			foreign: []string{"-A PREROUTING -s 1.1.1.1/32 -j ACCEPT", "-A INPUT -s 1.1.1.1/32 -j ACCEPT"}},
-		{name: "a foreign rule after the last jump", damage: []string{"iptables -t nat -A OUTPUT -s 1.1.1.1 -j ACCEPT"},
-			foreign: []string{"-A OUTPUT -s 1.1.1.1/32 -j ACCEPT"}},
-		{name: "a flush and removal of nat", damage: []string{"iptables -t nat -F", "iptables -t nat -X"}},
-		{name: "a flush and removal of filter", damage: []string{"ip6tables -F", "ip6tables -X"}},
-	}
 	forEachBackend(t, func(t *testing.T, p *programs) {
 		n := newNode(t)
 		r := n.open(redirect.Config{})
 		n.sync(r, every())
 		want := n.saved()
-		for _, c := range cases {
+		for _, c := range damages {
 			t.Run(c.name, func(t *testing.T) {
-				for _, command := range c.damage {
+				for _, command := range c.commands {
 					n.run(command)
 				}
 				if n.saved() == want {
