@@ -65,7 +65,7 @@ func check(t testing.TB, err error) {
 // manifest held before.
 func (c *cluster) apply(manifest string, objects ...any) {
 	c.t.Helper()
-	path := filepath.Join(c.manifests, manifest+".yaml")
+	path := c.manifestPath(manifest)
 	check(c.t, os.WriteFile(path+".new", []byte(asText(c.t, objects...)), 0o600))
 	check(c.t, os.Rename(path+".new", path))
 }
@@ -85,7 +85,11 @@ func asText(t testing.TB, objects ...any) string {
 // remove removes a manifest with all its objects.
 func (c *cluster) remove(manifest string) {
 	c.t.Helper()
-	check(c.t, os.Remove(filepath.Join(c.manifests, manifest+".yaml")))
+	check(c.t, os.Remove(c.manifestPath(manifest)))
+}
+
+func (c *cluster) manifestPath(manifest string) string {
+	return filepath.Join(c.manifests, manifest+".yaml")
 }
 
 // program is a running kube-splice.
