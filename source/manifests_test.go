@@ -194,6 +194,16 @@ func TestFirstFileWinsAnObjectGivenTwice(t *testing.T) {
 	equal(t, "log", f.log.rest(), nil)
 }
 
+func TestOnlyTheNodeOfOurNameCounts(t *testing.T) {
+	node := func(name, ip string) string {
+		return "---\n{apiVersion: v1, kind: Node, metadata: {name: " + name + "}, status: {addresses: [{type: InternalIP, address: " + ip + "}]}}\n"
+	}
+	text := node("a", "172.20.1.1") + node("b", "172.20.1.2") + node("c", "172.20.1.3")
+	snapshot, log := readManifests(t, source.Manifests{NodeName: "b"}, text)
+	equal(t, "log", log, nil)
+	equal(t, "node IPs", texts(snapshot.NodeIPs), []string{"172.20.1.2"})
+}
+
 func TestUnreadablePathIsAnErrorAtOnce(t *testing.T) {
 	m := source.Manifests{Path: filepath.Join(t.TempDir(), "absent")}
 	err := m.Run(t.Context(), func(*service.Snapshot) { t.Error("published") })

@@ -5,7 +5,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 // merger puts together what several files hold.
@@ -14,7 +13,6 @@ type merger struct {
 	objects  Objects
 	said     notices
 	from     map[identity]string // the file an object came from
-	skipped  map[schema.GroupVersionKind]bool
 }
 
 // identity tells objects apart.
@@ -24,16 +22,13 @@ type identity struct {
 }
 
 func newMerger(nodeName string) *merger {
-	return &merger{nodeName: nodeName, from: map[identity]string{}, skipped: map[schema.GroupVersionKind]bool{}}
+	return &merger{nodeName: nodeName, from: map[identity]string{}}
 }
 
 // add takes in the contents of the next file. An object already there stays.
 func (m *merger) add(file string, c contents) {
 	for _, kind := range c.skipped {
-		if !m.skipped[kind] {
-			m.skipped[kind] = true
-			m.said.about(reference("kind", kind.GroupVersion().String(), kind.Kind))("is not used here; its objects are skipped")
-		}
+		m.said.about(reference("kind", kind.GroupVersion().String(), kind.Kind))("is not used here; its objects are skipped")
 	}
 	for _, o := range c.objects {
 		id := identity{reflect.TypeOf(o), o.GetNamespace(), o.GetName()}

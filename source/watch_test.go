@@ -3,6 +3,8 @@ package source_test
 import (
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -61,9 +63,13 @@ func TestFaultIsSaidOnceWhileOthersChange(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "bad.yaml"), broken)
 	write(t, filepath.Join(dir, "odd.yaml"), "{apiVersion: apps/v1, kind: Deployment}\n---\n{apiVersion: apps/v1, kind: Deployment}\n")
+	if err := syscall.Mkfifo(filepath.Join(dir, "pipe.yaml"), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	f := follow(t, source.Manifests{Path: dir})
 	f.next(t)
 	f.log.wait(t, "level=ERROR", "bad.yaml")
+	f.log.wait(t, "level=ERROR", "pipe.yaml", "not a regular file")
 	f.log.wait(t, "level=WARN", "apps/v1/Deployment", "not used")
 	for _, ip := range []string{"1", "2", "3"} {
 		write(t, filepath.Join(dir, "good.yaml"), manifest("good", ip))
@@ -212,6 +218,7 @@ func TestFolderBehindALinkMayBeSwapped(t *testing.T) {
 	}
 	f := follow(t, source.Manifests{Path: filepath.Join(current, "manifests")})
 	f.expect(t, "10.96.0.1")
+	watches := kernelWatches(t)
 	if err := os.Symlink("v2", current+".tmp"); err != nil {
 		t.Fatal(err)
 	}
@@ -219,6 +226,24 @@ func TestFolderBehindALinkMayBeSwapped(t *testing.T) {
 	f.expect(t, "10.96.0.2")
 	write(t, filepath.Join(base, "v2", "manifests", "web.yaml"), manifest("web", "3"))
 	f.expect(t, "10.96.0.3")
+	if now := kernelWatches(t); now != watches {
+		t.Errorf("%d folders are watched, %d before the swap", now, watches)
+	}
+}
+
+// kernelWatches counts the inotify watches of this process (proc_pid_fdinfo(5)).
+func kernelWatches(t *testing.T) int {
+	t.Helper()
+	infos, err := filepath.Glob("/proc/self/fdinfo/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := 0
+	for _, path := range infos {
+		text, _ := os.ReadFile(path) // a descriptor may be closed by now
+		count += strings.Count(string(text), "inotify wd:")
+	}
+	return count
 }
 
 func TestConstantWritingHidesNothing(t *testing.T) {

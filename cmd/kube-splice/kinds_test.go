@@ -11,12 +11,18 @@ import (
 
 func headless(s *corev1.Service) { s.Spec.ClusterIP = corev1.ClusterIPNone }
 
-// externalName makes a Service what the API server makes of that type.
 func externalName(s *corev1.Service) {
 	s.Spec.Type = corev1.ServiceTypeExternalName
 	s.Spec.ExternalName = "web.example.org"
-	s.Spec.ClusterIP, s.Spec.ClusterIPs = "", nil
 }
+
+// cleared takes away from a Service of type ExternalName what the API server does.
+// One who edits manifests may have left it over.
+func cleared(s *corev1.Service) {
+	s.Spec.ClusterIP, s.Spec.Ports[0].NodePort = "", 0
+}
+
+func leftOver(*corev1.Service) {}
 
 func sctp(s *corev1.Service) { s.Spec.Ports[0].Protocol = corev1.ProtocolSCTP }
 
@@ -67,14 +73,24 @@ func TestTypeOfLiveServiceChanges(t *testing.T) {
 	soon(t, c.Outside, byNode, "pod-a")
 	wantAnswer(t, c.Outside, webAddress, "pod-a")
 	oldByNode := hold(t, c.Outside, byNode)
-	for range 2 {
-		c.apply("web", newService("web", "", externalName))
+	descriptors := 0
+	for _, left := range []func(*corev1.Service){cleared, leftOver} {
+		c.apply("web", newService("web", "10.96.0.10", nodePort(30080), externalName, left))
 		within(t, time.Second, func() error { return noRuleOf(c, "default/web:") })
 		check(t, unserved(c.Outside, webAddress))
 		wantRefused(t, c.Outside, byNode)
 		check(t, wantListeners(c, 0))
+		if descriptors == 0 {
+			descriptors = p.descriptors()
+		}
+		within(t, time.Second, func() error {
+			if now := p.descriptors(); now != descriptors {
+				return fmt.Errorf("%d descriptors, %d the last time", now, descriptors)
+			}
+			return nil
+		})
 
-		c.apply("web", newService("web", "10.96.0.10"))
+		c.apply("web", newService("web", "10.96.0.10", nodePort(30080), func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP }))
 		soon(t, c.Outside, webAddress, "pod-a")
 		wantRefused(t, c.Outside, byNode)
 	}

@@ -22,11 +22,15 @@ func (c *cluster) runToEnd(setup string, args ...string) (said string, status in
 	return toEnd(c.t, cmd, c.Node.Start)
 }
 
-// toEnd runs a command that is kube-splice to its end.
+// toEnd runs a command that is kube-splice to its end. Unless cmd.Env is set, its
+// environment is this program's.
 func toEnd(t testing.TB, cmd *exec.Cmd, start func(*exec.Cmd) error) (said string, status int) {
 	t.Helper()
 	var out bytes.Buffer
-	cmd.Env = append(os.Environ(), asProgram+"=1")
+	if cmd.Env == nil {
+		cmd.Env = os.Environ()
+	}
+	cmd.Env = append(cmd.Env, asProgram+"=1")
 	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.WaitDelay = time.Second
 	check(t, start(cmd))
