@@ -22,6 +22,8 @@ func cleared(s *corev1.Service) {
 	s.Spec.ClusterIP, s.Spec.Ports[0].NodePort = "", 0
 }
 
+func clusterIPOnly(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP }
+
 func leftOver(*corev1.Service) {}
 
 func sctp(s *corev1.Service) { s.Spec.Ports[0].Protocol = corev1.ProtocolSCTP }
@@ -73,24 +75,25 @@ func TestTypeOfLiveServiceChanges(t *testing.T) {
 	soon(t, c.Outside, byNode, "pod-a")
 	wantAnswer(t, c.Outside, webAddress, "pod-a")
 	oldByNode := hold(t, c.Outside, byNode)
-	descriptors := 0
+	sockets := 0
 	for _, left := range []func(*corev1.Service){cleared, leftOver} {
 		c.apply("web", newService("web", "10.96.0.10", nodePort(30080), externalName, left))
 		within(t, time.Second, func() error { return noRuleOf(c, "default/web:") })
 		check(t, unserved(c.Outside, webAddress))
 		wantRefused(t, c.Outside, byNode)
 		check(t, wantListeners(c, 0))
-		if descriptors == 0 {
-			descriptors = p.descriptors()
+		if sockets == 0 {
+			sockets = p.sockets()
 		}
 		within(t, time.Second, func() error {
-			if now := p.descriptors(); now != descriptors {
-				return fmt.Errorf("%d descriptors, %d the last time", now, descriptors)
+			if now := p.sockets(); now != sockets {
+				return fmt.Errorf("%d sockets, %d the last time", now, sockets)
 			}
 			return nil
 		})
 
-		c.apply("web", newService("web", "10.96.0.10", nodePort(30080), func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP }))
+		// The nodePort is left over here, too.
+		c.apply("web", newService("web", "10.96.0.10", nodePort(30080), clusterIPOnly))
 		soon(t, c.Outside, webAddress, "pod-a")
 		wantRefused(t, c.Outside, byNode)
 	}
