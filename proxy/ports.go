@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
 	"strconv"
 	"strings"
 	"syscall"
@@ -113,8 +114,16 @@ func listenTCP(ctx context.Context, lc *net.ListenConfig, at netip.AddrPort) (*n
 		network = "tcp6"
 	}
 	ln, err := lc.Listen(ctx, network, at.String())
-	if err != nil {
-		return nil, err
+	if err == nil {
+		return ln.(*net.TCPListener), nil
 	}
-	return ln.(*net.TCPListener), nil
+	// net's own error names the port, which is a matter of chance and would make
+	// the same trouble look new at every try.
+	if cause := new(os.SyscallError); errors.As(err, &cause) {
+		err = cause
+	}
+	if errors.Is(err, syscall.EADDRNOTAVAIL) {
+		return nil, fmt.Errorf("%v is no address of this node (--bind-address): %w", at.Addr(), err)
+	}
+	return nil, fmt.Errorf("listen on %v: %w", at.Addr(), err)
 }
