@@ -71,3 +71,21 @@ func TestNodePortsAnswerOnlyOnThePrimaryAddress(t *testing.T) {
 	within(t, 2*time.Second, func() error { return answeredBy(c, lab.NodeIP+":30080", "pod-a") })
 	wantRefused(t, c.Outside, lab.NodeSecondIP+":30080")
 }
+
+func TestBindAddressThatTheNodeGetsLaterIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.serveAll("pod-a")
+	c.apply("web", newService("web", "10.96.0.10"), newSlice("web", []string{podA}))
+	p := c.programs("nft")
+	program := c.launch(p.setup(), "--bind-address", "172.20.1.9")
+	program.waitReady()
+	time.Sleep(4 * time.Second) // it is tried again meanwhile
+	check(t, wantSaid(program, "level=ERROR", 1))
+	check(t, wantSaid(program, "--bind-address", 1))
+	check(t, p.wantPortals())
+
+	c.onNode("ip", "address", "add", "172.20.1.9/24", "dev", "eth0")
+	eventually(t, func() error { return answeredBy(c, "10.96.0.10:80", "pod-a") })
+	check(t, wantSaid(program, "solved", 1))
+}
