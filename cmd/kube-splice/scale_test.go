@@ -31,8 +31,10 @@ func (c *cluster) applyMany(i int, pods ...string) {
 func TestThousandServices(t *testing.T) {
 	c := newCluster(t)
 	wrapped := c.programs("nft")
-	for _, name := range []string{"iptables", "ip6tables", "iptables-restore", "ip6tables-restore"} {
-		wrapped.wrap(name, `echo "$0 $*" >>"$DIR/ran"; exec "$REAL" "$@"`)
+	for _, name := range []string{"iptables", "ip6tables"} {
+		for _, suffix := range []string{"", "-save", "-restore"} {
+			wrapped.wrap(name+suffix, `echo "$0 $*" >>"$DIR/ran"; exec "$REAL" "$@"`)
+		}
 	}
 	c.serveAll("pod-a", "pod-b", "pod-c")
 	for i := range manyServices {
@@ -41,7 +43,7 @@ func TestThousandServices(t *testing.T) {
 	last := manyAddress(manyServices-1) + ":80"
 
 	started := time.Now()
-	p := c.launch(wrapped.setup())
+	p := c.launch(wrapped.setup(), "--iptables-sync-period", "10m")
 	within(t, longestStart, func() error {
 		conn, err := c.Outside.Dial("tcp", last, 50*time.Millisecond)
 		if err != nil {
@@ -77,7 +79,7 @@ func TestThousandServices(t *testing.T) {
 		t.Errorf("changes of endpoints changed the rules; there are %d now, %d before", len(now), len(rules))
 	}
 	for line := range strings.Lines(strings.TrimPrefix(wrapped.note("ran"), ran)) {
-		if !strings.Contains(line, " -S ") {
+		if !strings.Contains(line, " -S ") { // what looks for lost jumps
 			t.Errorf("changes of endpoints ran %s", line)
 		}
 	}
