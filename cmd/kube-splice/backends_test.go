@@ -73,14 +73,6 @@ func (p *programs) wrap(name, script string) {
 	check(p.c.t, os.Rename(path+".new", path))
 }
 
-// unwrap puts the program itself back.
-func (p *programs) unwrap(name string) {
-	p.c.t.Helper()
-	path := filepath.Join(p.dir, name)
-	check(p.c.t, os.Symlink(p.real(name), path+".new"))
-	check(p.c.t, os.Rename(path+".new", path))
-}
-
 // note returns what scripts wrote to a file in $DIR.
 func (p *programs) note(name string) string {
 	text, _ := os.ReadFile(filepath.Join(p.dir, name)) // none: no script ran

@@ -39,8 +39,8 @@ func TestIPv6ListenersAreEverywhereWhenTheBindAddressIsOfIPv4(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	c.serveAll("pod-a")
-	c.apply("web", newService("web", "10.96.0.10", inIPv6("fd00:10:96::10")),
-		newSlice("web", []string{podA}), newSlice("web", []string{"fd00:10:244:1::11"}, ofIPv6))
+	c.apply("web", newService("web", "10.96.0.10", withIPv6("fd00:10:96::10")),
+		newSlice("web", []string{podA}), newSlice("web", []string{podA6}, ipv6))
 	c.start("--bind-address", lab.NodeSecondIP)
 	for _, address := range []string{"10.96.0.10:80", "[fd00:10:96::10]:80"} {
 		wantAnswer(t, c.Outside, address, "pod-a")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -32,9 +33,9 @@ func TestBrokenManifestLeavesItsLastGoodStateInForceUntilItIsMended(t *testing.T
 		c.write("web", broken)
 		eventually(t, func() error { return wantSaid(program, "level=ERROR", i+1) })
 		// A change of another file is served all the same.
-		pod := []string{podA, podB}[i%2]
-		c.apply("other", newService("other", "10.96.0.11", port(8000+int32(i))), newSlice("other", []string{pod}))
-		soon(t, c.Outside, "10.96.0.11:"+[]string{"8000", "8001", "8002", "8003"}[i], []string{"pod-a", "pod-b"}[i%2])
+		number := 8000 + i
+		c.apply("other", newService("other", "10.96.0.11", port(int32(number))), newSlice("other", []string{podA}))
+		soon(t, c.Outside, fmt.Sprintf("10.96.0.11:%d", number), "pod-a")
 	}
 	for _, a := range clients.stop() {
 		if a.who != "pod-a" {

@@ -10,9 +10,6 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-
 	"github.com/kube-splice/kube-splice/lab"
 )
 
@@ -33,22 +30,11 @@ func (p *programs) counted() map[string]int {
 
 var countedRule = regexp.MustCompile(`(?m)^\[(\d+):\d+\] (-A .*KUBE-.*)$`)
 
-// inIPv6 gives a Service a second address.
-func inIPv6(address string) func(*corev1.Service) {
-	return func(s *corev1.Service) { s.Spec.ClusterIPs = []string{s.Spec.ClusterIP, address} }
-}
-
-// ofIPv6 makes a slice one of IPv6 endpoints.
-func ofIPv6(s *discoveryv1.EndpointSlice) {
-	s.Name += "-v6"
-	s.AddressType = discoveryv1.AddressTypeIPv6
-}
-
 func TestRestartRewritesNoRule(t *testing.T) {
 	forEachBackend(t, func(c *cluster, p *programs) {
 		c.serveAll("pod-a")
-		c.apply("web", newService("web", "10.96.0.10", everyWayIn, inIPv6("fd00:10:96::10")),
-			newSlice("web", []string{podA}), newSlice("web", []string{"fd00:10:244:1::11"}, ofIPv6))
+		c.apply("web", newService("web", "10.96.0.10", everyWayIn, withIPv6("fd00:10:96::10")),
+			newSlice("web", []string{podA}), newSlice("web", []string{podA6}, ipv6))
 		for _, name := range []string{"b", "c", "d"} {
 			c.apply(name, newService(name, "10.96.1."+strconv.Itoa(int(name[0]))), newSlice(name, []string{podA}))
 		}
@@ -211,5 +197,35 @@ func TestEmptyFolderIsReady(t *testing.T) {
 	check(t, wantListeners(c, 0))
 	if len(p.jumps()) != 10 {
 		t.Errorf("jumps %v, want the 5 of each family", p.jumps())
+	}
+}
+
+func TestNextProgramTakesOverWhileTheFormerOneStillDrains(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.serveAll("pod-a")
+	c.apply("web", newService("web", "10.96.0.10", nodePort(30080)), newSlice("web", []string{podA}))
+	former := c.start()
+	held := hold(t, c.Outside, webAddress)
+	_, err := held.ask()
+	check(t, err)
+	rules, listening := c.ourRules(), c.listening()
+
+	check(t, former.cmd.Process.Signal(syscall.SIGTERM))
+	within(t, time.Second, func() error { return wantListeners(c, 0) })
+	next := c.start()
+	if now := c.ourRules(); !slices.Equal(now, rules) || !slices.Equal(c.listening(), listening) {
+		t.Errorf("rules were\n%v\nand are\n%v", rules, now)
+	}
+	check(t, wantSaid(next, "level=ERROR", 0))
+	for _, address := range []string{webAddress, "172.20.1.2:30080"} {
+		wantAnswer(t, c.Outside, address, "pod-a")
+	}
+	if _, err := held.ask(); err != nil {
+		t.Errorf("a connection of the former program: %v", err)
+	}
+	check(t, held.Close())
+	if status := former.waitExit(); status != exitOK {
+		t.Errorf("the former program ended with status %d", status)
 	}
 }
