@@ -20,7 +20,7 @@ COMMIT
 :KUBE-FIREWALL - [0:0]
 -A INPUT -i lo -j ACCEPT
 -A INPUT -j KUBE-FIREWALL
--A OTHERS -m comment --comment "-j KUBE-PORTALS-HOST" -j ACCEPT
+-A OTHERS -m comment --comment "-j KUBE-NODEPORT-NON-LOCAL" -j ACCEPT
 COMMIT
 *nat
 :KUBE-SERVICES - [0:0]
@@ -28,6 +28,7 @@ COMMIT
 -A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
 -A PREROUTING -p tcp -m tcp --dport 9999 -j REDIRECT --to-ports 22
 -A OUTPUT -j KUBE-PORTALS
+-A OUTPUT -m comment --comment "not -j KUBE-PORTALS-HOST" -j RETURN
 -A KUBE-PORTALS -m comment --comment "default/web:http" -j RETURN
 COMMIT
 `
