@@ -95,8 +95,8 @@ func TestFileBeingWrittenIsNotBroken(t *testing.T) {
 	f.expect(t, "10.96.0.1")
 	whole := manifest("web", "2")
 	write(t, path, whole[:len(whole)/2]+":")
-	// The writer's own pace, longer than a change takes to be noticed.
-	time.Sleep(110 * time.Millisecond)
+	// The writer's own pace, longer than a change takes to be noticed, shorter than the grace.
+	time.Sleep(80 * time.Millisecond)
 	write(t, path, whole)
 	f.expect(t, "10.96.0.2")
 	equal(t, "log", f.log.rest(), nil)
