@@ -16,7 +16,7 @@ const (
 	manyServices  = 1000
 	longestStart  = 12 * time.Second
 	mostResident  = 400 << 20
-	mostOpenFiles = manyServices + 100
+	mostOpenFiles = manyServices + 300
 )
 
 func manyAddress(i int) string { return fmt.Sprintf("10.96.%d.%d", 10+i/200, 1+i%200) }
