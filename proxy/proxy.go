@@ -132,21 +132,25 @@ func (p *Proxy) openPort(port *service.Port, opened *Opened) {
 }
 
 // Prune closes the listeners and gives up the node ports that the Snapshot last
-// opened does not have. Their established connections go on.
-func (p *Proxy) Prune() {
+// opened does not have, and reports whether there were any: what could not be opened
+// may now find a port. Their established connections go on.
+func (p *Proxy) Prune() (freed bool) {
 	maps.DeleteFunc(p.listeners, func(_ service.Name, l *listener) bool {
 		if !l.wanted {
 			l.close()
+			freed = true
 		}
 		return !l.wanted
 	})
 	maps.DeleteFunc(p.claims, func(_ netip.AddrPort, c *claim) bool {
 		if !c.wanted {
 			c.release()
+			freed = true
 		}
 		return !c.wanted
 	})
 	p.storeOwnPorts()
+	return freed
 }
 
 // Shutdown closes every listener, waits for the connections until ctx ends, and

@@ -122,7 +122,7 @@ func (d *daemon) open() {
 		want.Bindings[i] = redirect.Binding(b)
 	}
 	if d.rules == nil {
-		d.proxy.Prune()
+		d.prune()
 		d.want = want
 		d.sayReady()
 		return
@@ -131,7 +131,15 @@ func (d *daemon) open() {
 	if first || !slices.Equal(want.Bindings, d.want.Bindings) || !slices.Equal(want.NodeIPs, d.want.NodeIPs) {
 		d.want, d.dirty = want, true
 	} else if !d.dirty && d.job == nil {
-		d.proxy.Prune() // listeners without a portal have no rules to wait for
+		d.prune() // listeners without a portal have no rules to wait for
+	}
+}
+
+// prune closes what nothing leads to any more. What could not be opened may have
+// waited for just that.
+func (d *daemon) prune() {
+	if d.proxy.Prune() && !d.openAt.IsZero() {
+		d.openAt = time.Now()
 	}
 }
 
@@ -186,7 +194,7 @@ func (d *daemon) finish(ctx context.Context, out outcome) {
 		d.fullAt = now.Add(d.period)
 	}
 	if !d.dirty {
-		d.proxy.Prune()
+		d.prune()
 		d.sayReady()
 	}
 }
