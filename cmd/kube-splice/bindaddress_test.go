@@ -80,7 +80,7 @@ func TestBindAddressThatTheNodeGetsLaterIsWaitedFor(t *testing.T) {
 	p := c.programs("nft")
 	program := c.launch(p.setup(), "--bind-address", "172.20.1.9")
 	program.waitReady()
-	time.Sleep(4 * time.Second) // it is tried again meanwhile
+	time.Sleep(3500 * time.Millisecond) // it is tried again meanwhile
 	check(t, wantSaid(program, "level=ERROR", 1))
 	check(t, wantSaid(program, "--bind-address", 1))
 	check(t, p.wantPortals())

@@ -52,7 +52,7 @@ func TestRulesAppearAfterAnotherProgramHeldTheLock(t *testing.T) {
 	check(t, unix.Flock(int(lock.Fd()), unix.LOCK_EX))
 	c.apply("web", newService("web", "10.96.0.10"), newSlice("web", []string{podA}))
 	program := c.launch(p.setup())
-	time.Sleep(8 * time.Second)
+	time.Sleep(6500 * time.Millisecond) // longer than one program waits for it
 	select {
 	case <-program.said.found:
 		t.Fatalf("ready, although the lock was held: %s", program.said.text())

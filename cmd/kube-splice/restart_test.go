@@ -107,7 +107,7 @@ func TestServicesChangedWhileTheProgramWasAwayAreServedAndOthersKeepTheirPorts(t
 		t.Errorf("rules of a Service that is gone: %v", left)
 	}
 	for _, address := range []string{"10.96.0.10:80", "10.96.0.12:80"} {
-		within(t, 2*time.Second, func() error { return answeredBy(c, address, "pod-a") })
+		wantAnswer(t, c.Outside, address, "pod-a")
 	}
 }
 
