@@ -59,8 +59,12 @@ func TestRulesAppearAfterAnotherProgramHeldTheLock(t *testing.T) {
 	default:
 	}
 	check(t, unix.Flock(int(lock.Fd()), unix.LOCK_UN))
-	within(t, 3*time.Second, func() error { return answeredBy(c, "10.96.0.10:80", "pod-a") })
-	program.waitReady()
+	select {
+	case <-program.said.found:
+	case <-time.After(3 * time.Second):
+		t.Fatalf("not ready 3 s after the lock was let go: %s", program.said.text())
+	}
+	wantAnswer(t, c.Outside, "10.96.0.10:80", "pod-a")
 }
 
 func TestFlushedTablesAreFilledAgain(t *testing.T) {
