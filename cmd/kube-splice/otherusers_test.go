@@ -37,8 +37,24 @@ func TestRulesAppearAfterTheProgramsWereBusy(t *testing.T) {
 			if tried := strings.Count(p.note("tried"), "\n"); tried != 5 {
 				t.Errorf("the program was busy %d times, want 5", tried)
 			}
+			check(t, wantSaid(program, "level=ERROR", 0)) // it is nobody's fault
 		})
 	}
+}
+
+func TestProgramStartsAlthoughTheProgramsAreBusy(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.serveAll("pod-a")
+	p := c.programs("nft")
+	for _, name := range []string{"iptables", "iptables-save", "iptables-restore"} {
+		p.wrap(name, fiveTimesBusy)
+	}
+	c.apply("web", newService("web", "10.96.0.10"), newSlice("web", []string{podA}))
+	program := c.launch(p.setup())
+	program.waitReady()
+	wantAnswer(t, c.Outside, webAddress, "pod-a")
+	check(t, wantSaid(program, "level=ERROR", 0))
 }
 
 func TestRulesAppearAfterAnotherProgramHeldTheLock(t *testing.T) {
