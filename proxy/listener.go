@@ -100,11 +100,11 @@ func (l *listener) setParked(parked bool) error {
 	return nil
 }
 
-// close closes the listener for good. Connections accepted from it go on.
+// close closes the listening socket for good. Connections accepted from it go on;
+// those still in search of a backend need the balancer.
 func (l *listener) close() {
 	close(l.closed)
 	_ = l.ln.Close()
-	l.balancer.Close()
 }
 
 // accept is l's goroutine: it hands every connection to a goroutine of its own at

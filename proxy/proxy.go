@@ -138,6 +138,7 @@ func (p *Proxy) Prune() (freed bool) {
 	maps.DeleteFunc(p.listeners, func(_ service.Name, l *listener) bool {
 		if !l.wanted {
 			l.close()
+			l.balancer.Close()
 			freed = true
 		}
 		return !l.wanted
@@ -157,17 +158,21 @@ func (p *Proxy) Prune() (freed bool) {
 // resets those still there then. It returns when all are gone.
 func (p *Proxy) Shutdown(ctx context.Context) {
 	for _, l := range p.listeners {
-		l.wanted = false
+		l.close()
 	}
 	for _, c := range p.claims {
-		c.wanted = false
+		c.release()
 	}
-	p.Prune()
 	p.accepting.Wait()
 	stop := context.AfterFunc(ctx, p.cancel)
 	p.conns.Wait()
 	stop()
 	p.cancel()
+	for _, l := range p.listeners { // not before: a connection may still be in search of its backend
+		l.balancer.Close()
+	}
+	clear(p.listeners)
+	clear(p.claims)
 }
 
 // storeOwnPorts tells the data path which ports are our listeners'.
