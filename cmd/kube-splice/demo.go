@@ -120,6 +120,7 @@ func askOnce(ctx context.Context, from *lab.Namespace, address string) (string, 
 	if err != nil {
 		return "", err
 	}
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })()
 	defer func() { _ = conn.Close() }()
 	if _, err := fmt.Fprintf(conn, "GET / HTTP/1.0\r\nHost: %s\r\n\r\n", address); err != nil {
 		return "", err
