@@ -16,12 +16,19 @@ import (
 func Cleanup(ctx context.Context, cfg Config) error {
 	cfg = cfg.withDefaults()
 	var errs []error
+	looked := false
 	for _, variant := range []string{plain, nft, legacy} {
 		_, err := removeVariant(ctx, cfg, variant)
 		if err != nil && denied(err.Error()) {
 			return err
 		}
-		errs = append(errs, err)
+		if !errors.Is(err, exec.ErrNotFound) {
+			looked = true
+			errs = append(errs, err)
+		}
+	}
+	if !looked {
+		return errors.New("look for rules: there is no iptables program in PATH (on Debian: apt-get install iptables)")
 	}
 	return errors.Join(errs...)
 }
@@ -30,6 +37,9 @@ func Cleanup(ctx context.Context, cfg Config) error {
 // is not in use now: those rules would still be in force.
 func (t *IPTables) cleanLeftovers(ctx context.Context) {
 	removed, err := removeVariant(ctx, t.cfg, t.v4.other())
+	if errors.Is(err, exec.ErrNotFound) {
+		return // without its programs there is no telling
+	}
 	if err != nil {
 		t.cfg.Log.Warn("Old rules in the other iptables could not be removed", "iptables", t.v4.other(), "error", err)
 	} else if removed {
@@ -37,13 +47,17 @@ func (t *IPTables) cleanLeftovers(ctx context.Context) {
 	}
 }
 
-// removeVariant removes our chains through the programs of one variant, if they
-// are there, and reports whether there were any.
+// removeVariant removes our chains through the programs of one variant and reports
+// whether there were any. The error is exec.ErrNotFound if no program is there.
 func removeVariant(ctx context.Context, cfg Config, variant string) (removed bool, err error) {
 	var errs []error
+	missing := 0
 	for _, family := range []service.Family{service.IPv4, service.IPv6} {
 		t, err := openTool(ctx, cfg, family, variant)
 		if errors.Is(err, exec.ErrNotFound) {
+			if missing++; missing == 2 {
+				return false, exec.ErrNotFound
+			}
 			continue
 		}
 		if err != nil {

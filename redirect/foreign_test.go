@@ -91,7 +91,8 @@ func TestCleanupWithoutProgramsOrRules(t *testing.T) {
 	t.Setenv("PATH", p.dir)
 	n.cleanup()
 	t.Setenv("PATH", t.TempDir())
-	n.cleanup()
+	err := n.Do(func() error { return redirect.Cleanup(t.Context(), redirect.Config{}) })
+	expectError(t, err, "no iptables program")
 }
 
 func TestSyncLeavesForeignRulesAlone(t *testing.T) {

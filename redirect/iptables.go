@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -41,8 +40,8 @@ type IPTables struct {
 	variant string
 	v4, v6  *tool // v6 is nil while this node has no IPv6 tables
 	noIPv6  error // why v6 is nil
-	warned  bool  // that v6 is nil
-	cleaned bool  // leftovers in the other kernel interface were looked for
+	warned  warning
+	cleaned bool // leftovers in the other kernel interface were looked for
 	// placed are the junctions of the last Sync, by family.
 	placed map[*tool][]junction
 }
@@ -94,9 +93,7 @@ func (t *IPTables) openIPv6(ctx context.Context) (*tool, error) {
 // times Config.LockWait, about a minute by default. It ends early with ctx.
 func (t *IPTables) Sync(ctx context.Context, want Rules) error {
 	errs := []error{t.syncFamily(ctx, t.v4, want)}
-	if v6, err := t.ipv6For(ctx, want); err != nil {
-		errs = append(errs, err)
-	} else if v6 != nil {
+	if v6 := t.ipv6For(ctx, want); v6 != nil {
 		errs = append(errs, t.syncFamily(ctx, v6, want))
 	}
 	if !t.cleaned && t.inForce() {
@@ -111,25 +108,33 @@ func (t *IPTables) inForce() bool {
 	return t.placed[t.v4] != nil && (t.v6 == nil || t.placed[t.v6] != nil)
 }
 
-// ipv6For returns the IPv6 programs, or nil where this node has none and wants
-// no rules of theirs.
-func (t *IPTables) ipv6For(ctx context.Context, want Rules) (*tool, error) {
-	if t.v6 != nil {
-		return t.v6, nil
-	}
+// ipv6For returns the IPv6 programs, or nil where this node has none. That is no
+// error: a Service of both families is served by the one there is.
+func (t *IPTables) ipv6For(ctx context.Context, want Rules) *tool {
 	wanted := slices.ContainsFunc(want.Bindings, func(b Binding) bool { return b.Name.Family == service.IPv6 })
-	if !wanted {
-		if !t.warned {
-			t.cfg.Log.Info("This node has no IPv6 rules; IPv6 is left out", "reason", t.noIPv6)
-			t.warned = true
-		}
-		return nil, nil
+	if t.v6 == nil && wanted {
+		t.v6, t.noIPv6 = t.openIPv6(ctx)
 	}
-	if t.v6, t.noIPv6 = t.openIPv6(ctx); t.noIPv6 != nil {
-		return nil, fmt.Errorf("write IPv6 rules: %w", t.noIPv6)
+	switch {
+	case t.v6 != nil || ctx.Err() != nil || t.warned == warnedOfServices:
+	case wanted:
+		t.cfg.Log.Warn("IPv6 addresses of Services are not served: this node has no IPv6 rules (install ip6tables, or load its nat table)", "reason", t.noIPv6)
+		t.warned = warnedOfServices
+	case t.warned == notWarned:
+		t.cfg.Log.Info("This node has no IPv6 rules; IPv6 is left out", "reason", t.noIPv6)
+		t.warned = warnedOfNode
 	}
-	return t.v6, nil
+	return t.v6
 }
+
+// warning is how much was said about IPv6 being missing.
+type warning uint8
+
+const (
+	notWarned        warning = iota
+	warnedOfNode             // while no Service wanted it
+	warnedOfServices         // when one did
+)
 
 // syncFamily writes the contents of chains first, and jumps to them after.
 func (t *IPTables) syncFamily(ctx context.Context, tool *tool, want Rules) error {
