@@ -17,6 +17,9 @@ type ConnectionLog struct {
 	log     *slog.Logger
 	queue   chan Record
 	dropped atomic.Int64
+	said    atomic.Int64  // how many of them the operator knows of
+	lossy   chan struct{} // a token when records have been dropped
+	closing chan struct{}
 	done    chan struct{}
 }
 
@@ -35,8 +38,10 @@ func NewConnectionLog(sink io.Writer, json bool, log *slog.Logger) *ConnectionLo
 	l := &ConnectionLog{
 		out: slog.New(handler), log: log,
 		queue: make(chan Record, queueLength), done: make(chan struct{}),
+		lossy: make(chan struct{}, 1), closing: make(chan struct{}),
 	}
 	go l.write()
+	go l.warn()
 	return l
 }
 
@@ -49,6 +54,10 @@ func (l *ConnectionLog) Record(r Record) {
 	case l.queue <- r:
 	default:
 		l.dropped.Add(1)
+		select {
+		case l.lossy <- struct{}{}:
+		default: // it has been told and not been heard yet
+		}
 	}
 }
 
@@ -59,6 +68,8 @@ func (l *ConnectionLog) Dropped() int64 { return l.dropped.Load() }
 // any more.
 func (l *ConnectionLog) Close(ctx context.Context) {
 	close(l.queue)
+	close(l.closing)
+	defer l.sayDropped()
 	select {
 	case <-l.done:
 	case <-ctx.Done():
@@ -69,22 +80,36 @@ func (l *ConnectionLog) Close(ctx context.Context) {
 // write is the goroutine that writes records.
 func (l *ConnectionLog) write() {
 	defer close(l.done)
-	const interval = 10 * time.Second
-	var told int64
-	next := time.Time{}
-	tell := func() {
-		if n := l.dropped.Load(); n > told {
-			l.log.Warn("connection log: the sink is too slow; records were dropped", "records", n-told)
-			told, next = n, time.Now().Add(interval)
-		}
-	}
 	for r := range l.queue {
 		r.write(l.out)
-		if time.Now().After(next) {
-			tell()
+	}
+}
+
+// warn is the goroutine that says how many records were dropped, once an interval.
+// It is not the one that writes, because that may hang in the sink for ever.
+func (l *ConnectionLog) warn() {
+	const interval = 10 * time.Second
+	for {
+		select {
+		case <-l.lossy:
+		case <-l.closing:
+			return
+		}
+		l.sayDropped()
+		select {
+		case <-time.After(interval):
+		case <-l.closing:
+			return
 		}
 	}
-	tell()
+}
+
+// sayDropped tells the operator of records dropped since it was called last.
+func (l *ConnectionLog) sayDropped() {
+	n := l.dropped.Load()
+	if before := l.said.Swap(n); n > before {
+		l.log.Warn("connection log: the sink is too slow; records were dropped", "records", n-before)
+	}
 }
 
 // write logs the record. The keys are a contract with whoever reads the log.
