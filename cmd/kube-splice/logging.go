@@ -31,7 +31,7 @@ func openConnectionLog(env environment, o options, log *slog.Logger) (func(proxy
 	}
 	sink, closeSink := env.Stdout, func() {}
 	if o.connectionOut != "" {
-		file, err := os.OpenFile(o.connectionOut, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o640)
+		file, err := os.OpenFile(o.connectionOut, os.O_APPEND|os.O_CREATE|access(o.connectionOut), 0o640)
 		if err != nil {
 			return nil, nil, fmt.Errorf("open the connection log (--connection-log-file): %w", err)
 		}
@@ -45,4 +45,13 @@ func openConnectionLog(env environment, o options, log *slog.Logger) (func(proxy
 		closeSink()
 	}
 	return records.Record, finish, nil
+}
+
+// access returns how the connection log's file is to be opened. Opening a named
+// pipe only for writing would wait until somebody reads it (fifo(7)).
+func access(path string) int {
+	if info, err := os.Stat(path); err == nil && info.Mode()&os.ModeNamedPipe != 0 {
+		return os.O_RDWR
+	}
+	return os.O_WRONLY
 }
