@@ -32,7 +32,7 @@ func (p *Proxy) hold(family service.Family, portal service.Portal) error {
 	}
 	addr := portal.Addr
 	if portal.Kind == service.NodePort {
-		addr = Config{}.bindAddress(family)
+		addr = family.Unspecified()
 	}
 	at := netip.AddrPortFrom(addr, portal.Number)
 	if c := p.claims[at]; c != nil {

@@ -79,10 +79,7 @@ func (c Config) bindAddress(f service.Family) netip.Addr {
 	if c.BindAddress.IsValid() && !c.BindAddress.IsUnspecified() && service.FamilyOf(c.BindAddress) == f {
 		return c.BindAddress.Unmap()
 	}
-	if f == service.IPv6 {
-		return netip.IPv6Unspecified()
-	}
-	return netip.IPv4Unspecified()
+	return f.Unspecified()
 }
 
 // keepAlive is the other half of what net.Dialer and net.ListenConfig want to be

@@ -52,18 +52,10 @@ func New(cfg Config) *Proxy {
 	return p
 }
 
-// Binding says that connections to a portal of a Service port are served by a
-// listener. Rules may be written for it.
-type Binding struct {
-	Name     service.Name
-	Portal   service.Portal
-	Listener netip.AddrPort // unspecified address: every address
-}
-
 // Opened is what Open could do.
 type Opened struct {
 	// Bindings of every portal that is served now, in the order of the Snapshot.
-	Bindings []Binding
+	Bindings []service.Binding
 	// Failed counts what could not be opened, listeners and portals. Each was
 	// logged when it first failed. Open the same Snapshot again to retry.
 	Failed int
@@ -127,7 +119,7 @@ func (p *Proxy) openPort(port *service.Port, opened *Opened) {
 			opened.Failed++
 			continue
 		}
-		opened.Bindings = append(opened.Bindings, Binding{port.Name, portal, l.addr})
+		opened.Bindings = append(opened.Bindings, service.Binding{Name: port.Name, Portal: portal, Listener: l.addr})
 	}
 }
 

@@ -81,13 +81,13 @@ func TestFirstOfTwoLikePortalsHasIt(t *testing.T) {
 
 func TestBindingsThatMakeNoSenseAreRefusedAlone(t *testing.T) {
 	choose(t, "nft")
-	bad := map[string]func(b *redirect.Binding){
-		"sctp":                    func(b *redirect.Binding) { b.Name.Protocol = "sctp" },
-		"has no port":             func(b *redirect.Binding) { b.Portal.Number = 0 },
-		"has no address":          func(b *redirect.Binding) { b.Portal.Addr = netip.Addr{} },
-		"address is not IPv4":     func(b *redirect.Binding) { b.Portal.Addr = nodeIPv6 },
-		"listener has no":         func(b *redirect.Binding) { b.Listener = netip.AddrPort{} },
-		"2001:db8::1 is not IPv4": func(b *redirect.Binding) { b.Listener = netip.AddrPortFrom(nodeIPv6, 1) },
+	bad := map[string]func(b *service.Binding){
+		"sctp":                    func(b *service.Binding) { b.Name.Protocol = "sctp" },
+		"has no port":             func(b *service.Binding) { b.Portal.Number = 0 },
+		"has no address":          func(b *service.Binding) { b.Portal.Addr = netip.Addr{} },
+		"address is not IPv4":     func(b *service.Binding) { b.Portal.Addr = nodeIPv6 },
+		"listener has no":         func(b *service.Binding) { b.Listener = netip.AddrPort{} },
+		"2001:db8::1 is not IPv4": func(b *service.Binding) { b.Listener = netip.AddrPortFrom(nodeIPv6, 1) },
 	}
 	for reason, spoil := range bad {
 		n := newNode(t)

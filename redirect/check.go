@@ -13,7 +13,7 @@ import (
 const maxComment = 255
 
 // check returns why no rule can be written for b, naming its Service.
-func check(b Binding) error {
+func check(b service.Binding) error {
 	if err := checkComment(b.Name); err != nil {
 		return fmt.Errorf("write rules of Service port %.300q: %w", b.Name.String(), err)
 	}
@@ -41,7 +41,7 @@ func checkComment(n service.Name) error {
 	return nil
 }
 
-func checkAddresses(b Binding) error {
+func checkAddresses(b service.Binding) error {
 	portal, listener := b.Portal, b.Listener
 	switch {
 	case b.Name.Protocol != service.TCP && b.Name.Protocol != service.UDP:

@@ -8,7 +8,7 @@ import (
 
 // Render renders the rules of one family as iptables-save would print them, for
 // what cannot be asked of the kernel a million times.
-func Render(family service.Family, host netip.Addr, bindings []Binding) (lines []string, refused []error) {
+func Render(family service.Family, host netip.Addr, bindings []service.Binding) (lines []string, refused []error) {
 	set, refused := renderer{family, host, true}.render(bindings)
 	var changes []change
 	for _, table := range tables {
@@ -26,7 +26,7 @@ func SavedListeners(text string, family service.Family) map[service.Name]uint16 
 
 // SavedDiffers reports whether what iptables-save printed differs from what the
 // bindings ask for.
-func SavedDiffers(text string, family service.Family, host netip.Addr, bindings []Binding) bool {
+func SavedDiffers(text string, family service.Family, host netip.Addr, bindings []service.Binding) bool {
 	set, _ := renderer{family, host, true}.render(bindings)
 	have := parseSaved(text)
 	for _, table := range tables {

@@ -238,8 +238,8 @@ func (n *node) table(command string) string {
 
 // binding makes a Binding of the family of the portal's address, IPv4 if none.
 // The listener's address is unspecified.
-func binding(name string, proto service.Protocol, kind service.Kind, addr string, number, listener uint16) redirect.Binding {
-	b := redirect.Binding{
+func binding(name string, proto service.Protocol, kind service.Kind, addr string, number, listener uint16) service.Binding {
+	b := service.Binding{
 		Portal:   service.Portal{Kind: kind, Number: number},
 		Listener: netip.AddrPortFrom(netip.IPv4Unspecified(), listener),
 	}
@@ -254,13 +254,13 @@ func binding(name string, proto service.Protocol, kind service.Kind, addr string
 }
 
 // inIPv6 makes a nodePort binding one of IPv6.
-func inIPv6(b redirect.Binding) redirect.Binding {
+func inIPv6(b service.Binding) service.Binding {
 	b.Name.Family = service.IPv6
 	b.Listener = netip.AddrPortFrom(netip.IPv6Unspecified(), b.Listener.Port())
 	return b
 }
 
-func rules(bindings ...redirect.Binding) redirect.Rules {
+func rules(bindings ...service.Binding) redirect.Rules {
 	return redirect.Rules{Bindings: bindings}
 }
 

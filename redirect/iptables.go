@@ -111,7 +111,7 @@ func (t *IPTables) inForce() bool {
 // ipv6For returns the IPv6 programs, or nil where this node has none. That is no
 // error: a Service of both families is served by the one there is.
 func (t *IPTables) ipv6For(ctx context.Context, want Rules) *tool {
-	wanted := slices.ContainsFunc(want.Bindings, func(b Binding) bool { return b.Name.Family == service.IPv6 })
+	wanted := slices.ContainsFunc(want.Bindings, func(b service.Binding) bool { return b.Name.Family == service.IPv6 })
 	if t.v6 == nil && wanted {
 		t.v6, t.noIPv6 = t.openIPv6(ctx)
 	}
@@ -166,7 +166,7 @@ func (t *IPTables) syncFamily(ctx context.Context, tool *tool, want Rules) error
 
 // writeChains brings the contents of our chains to what is wanted. Whether the
 // kernel can match bridge ports is found out by writing such a rule.
-func (t *tool) writeChains(ctx context.Context, want []Binding, host netip.Addr, have saved) (refused []error, err error) {
+func (t *tool) writeChains(ctx context.Context, want []service.Binding, host netip.Addr, have saved) (refused []error, err error) {
 	for {
 		set, refused := renderer{t.family, host, !t.noPhysdev}.render(want)
 		var changes []change
@@ -209,16 +209,9 @@ func (t *IPTables) nodePortDestinations(family service.Family, host netip.Addr, 
 		}
 	}
 	if len(dests) == 0 && !t.primary {
-		add(netip.PrefixFrom(unspecified(family), 0))
+		add(netip.PrefixFrom(family.Unspecified(), 0))
 	}
 	return dests
-}
-
-func unspecified(family service.Family) netip.Addr {
-	if family == service.IPv6 {
-		return netip.IPv6Unspecified()
-	}
-	return netip.IPv4Unspecified()
 }
 
 // Intact reports whether the jumps that the last Sync placed are still there and

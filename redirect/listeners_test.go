@@ -48,7 +48,7 @@ func FuzzSavedRules(f *testing.F) {
 	f.Add("*nat\n-A KUBE-NODEPORT-CONTAINER -p udp --comment -m \\", "", "/", "", uint16(0), uint16(65535), true)
 	f.Add("", "shop", "a:b", "", uint16(80), uint16(40000), false)
 	f.Fuzz(func(t *testing.T, text, namespace, name, port string, number, listener uint16, udp bool) {
-		b := redirect.Binding{
+		b := service.Binding{
 			Name:     service.Name{Namespace: namespace, Service: name, Port: port, Protocol: service.TCP, Family: service.IPv4},
 			Portal:   service.Portal{Addr: netip.MustParseAddr("10.96.0.1"), Number: number},
 			Listener: netip.AddrPortFrom(netip.IPv4Unspecified(), listener),
@@ -56,7 +56,7 @@ func FuzzSavedRules(f *testing.F) {
 		if udp {
 			b.Name.Protocol = service.UDP
 		}
-		bindings := []redirect.Binding{b}
+		bindings := []service.Binding{b}
 		for name, port := range redirect.SavedListeners(text, service.IPv6) {
 			if port == 0 || name.Family != service.IPv6 {
 				t.Errorf("listener %d of %v from %q", port, name, text)
@@ -83,7 +83,7 @@ func FuzzSavedRules(f *testing.F) {
 }
 
 func TestRulesPrintedDifferentlyAreTheSame(t *testing.T) {
-	b := []redirect.Binding{
+	b := []service.Binding{
 		binding("shop/web", service.TCP, service.ExternalIP, "10.96.0.1", 80, 40000),
 		binding("shop/web", service.TCP, service.NodePort, "", 30080, 40000),
 	}
@@ -110,7 +110,7 @@ func TestRulesPrintedDifferentlyAreTheSame(t *testing.T) {
 
 // many are 10,000 Services of one clusterIP port each.
 func many(count int) redirect.Rules {
-	var bindings []redirect.Binding
+	var bindings []service.Binding
 	for i := range count {
 		addr := netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})
 		bindings = append(bindings, binding(fmt.Sprintf("namespace-%d/service-%d:http", i%100, i), service.TCP,

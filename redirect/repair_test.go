@@ -99,7 +99,7 @@ func TestAnyChangeEndsInTheWantedRules(t *testing.T) {
 		r := edited.open(redirect.Config{})
 		for range 15 {
 			want := many(30)
-			want.Bindings = slices.DeleteFunc(want.Bindings, func(redirect.Binding) bool { return random.IntN(3) == 0 })
+			want.Bindings = slices.DeleteFunc(want.Bindings, func(service.Binding) bool { return random.IntN(3) == 0 })
 			edited.sync(r, want)
 			fresh.cleanup()
 			fresh.sync(fresh.open(redirect.Config{}), want)

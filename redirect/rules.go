@@ -16,20 +16,11 @@ import (
 // endpoint whose address is itself a Service address cannot loop.
 const Mark = 0x2000
 
-// Binding leads one portal to the listener of its Service port.
-type Binding struct {
-	Name   service.Name
-	Portal service.Portal
-	// Listener is where the proxy listens for this Service port. An unspecified
-	// address means it listens on every address of the node.
-	Listener netip.AddrPort
-}
-
 // Rules is the whole desired state.
 type Rules struct {
 	// Bindings are the portals to lead. When two ask for the same address, port
 	// and protocol, the first one has it.
-	Bindings []Binding
+	Bindings []service.Binding
 	// NodeIPs are this node's own addresses as its Node object gives them, the
 	// primary one of each family first; may be empty.
 	NodeIPs []netip.Addr
@@ -69,7 +60,7 @@ type renderer struct {
 
 // render returns the lines of every chain of ours. A Binding that cannot be
 // written is left out and returned as an error.
-func (r renderer) render(bindings []Binding) (ruleset, []error) {
+func (r renderer) render(bindings []service.Binding) (ruleset, []error) {
 	own := "-m mark --mark " + markText + " -j RETURN"
 	set := ruleset{
 		portalsContainer:  nil,
@@ -93,14 +84,14 @@ var markText = fmt.Sprintf("%#x/%#x", Mark, Mark)
 
 // order returns the bindings of r's family, each address, port and protocol
 // once, sorted by address, port, protocol.
-func (r renderer) order(bindings []Binding) []Binding {
+func (r renderer) order(bindings []service.Binding) []service.Binding {
 	type front struct {
 		addr   netip.Addr
 		number uint16
 		proto  service.Protocol
 	}
 	seen := make(map[front]bool, len(bindings))
-	ordered := make([]Binding, 0, len(bindings))
+	ordered := make([]service.Binding, 0, len(bindings))
 	for _, b := range bindings {
 		b.Portal.Addr = b.Portal.Addr.Unmap()
 		f := front{b.Portal.Addr, b.Portal.Number, b.Name.Protocol}
@@ -110,7 +101,7 @@ func (r renderer) order(bindings []Binding) []Binding {
 		seen[f] = true
 		ordered = append(ordered, b)
 	}
-	slices.SortFunc(ordered, func(a, b Binding) int {
+	slices.SortFunc(ordered, func(a, b service.Binding) int {
 		return cmp.Or(
 			a.Portal.Addr.Compare(b.Portal.Addr),
 			cmp.Compare(a.Portal.Number, b.Portal.Number),
@@ -127,7 +118,7 @@ func (r renderer) order(bindings []Binding) []Binding {
 // the address that was asked. Traffic of the node itself cannot be: REDIRECT
 // would lead it to loopback while its source stays an outer address, so it is
 // DNATed to an outer address of the node.
-func (r renderer) add(set ruleset, b Binding) {
+func (r renderer) add(set ruleset, b service.Binding) {
 	outside, inside := r.targets(b)
 	put := func(chain, extra, target string) {
 		set[chain] = append(set[chain], line(chain, b, extra, target))
@@ -159,7 +150,7 @@ func (r renderer) fromOutside() string {
 }
 
 // targets returns the targets for traffic from outside the node and from inside.
-func (r renderer) targets(b Binding) (outside, inside string) {
+func (r renderer) targets(b service.Binding) (outside, inside string) {
 	port := b.Listener.Port()
 	if addr := b.Listener.Addr(); !addr.IsUnspecified() {
 		dnat := "DNAT --to-destination " + netip.AddrPortFrom(addr.Unmap(), port).String()
@@ -174,7 +165,7 @@ func (r renderer) targets(b Binding) (outside, inside string) {
 
 // line renders a nat rule for a portal. The order of the matches is the one in
 // which iptables-save prints them.
-func line(chain string, b Binding, extra, target string) string {
+func line(chain string, b service.Binding, extra, target string) string {
 	dest := ""
 	if b.Portal.Kind != service.NodePort {
 		dest = " -d " + netip.PrefixFrom(b.Portal.Addr, b.Portal.Addr.BitLen()).String()
@@ -185,11 +176,11 @@ func line(chain string, b Binding, extra, target string) string {
 // accept renders the filter rule that lets connections to a node port through an
 // INPUT chain that drops by default. The filter sees the listener's port, since
 // nat has rewritten the packet by then.
-func accept(b Binding) string {
+func accept(b service.Binding) string {
 	return "-A " + nodePortNonLocal + ports(b, b.Listener.Port()) + " -m conntrack --ctstate NEW -j ACCEPT"
 }
 
-func ports(b Binding, number uint16) string {
+func ports(b service.Binding, number uint16) string {
 	proto := string(b.Name.Protocol)
 	return " -p " + proto + ` -m comment --comment "` + b.Name.String() + `" -m ` + proto +
 		" --dport " + strconv.Itoa(int(number))

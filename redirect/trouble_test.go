@@ -171,7 +171,7 @@ func TestNamesThatNoRuleCanCarryAreRefusedAlone(t *testing.T) {
 	for name, reason := range bad {
 		n := newNode(t)
 		want := every()
-		want.Bindings = append([]redirect.Binding{binding(name, service.TCP, service.ClusterIP, "10.96.0.66", 80, 41000)}, want.Bindings...)
+		want.Bindings = append([]service.Binding{binding(name, service.TCP, service.ClusterIP, "10.96.0.66", 80, 41000)}, want.Bindings...)
 		err := n.trySync(t.Context(), n.open(redirect.Config{}), want)
 		expectError(t, err, "shop/", reason)
 		checkGolden(t, "every.ipv4", n.table("iptables-save -t nat")+n.table("iptables-save -t filter"))

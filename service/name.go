@@ -34,6 +34,14 @@ func (f Family) String() string {
 	return "IPv4"
 }
 
+// Unspecified returns 0.0.0.0 or ::.
+func (f Family) Unspecified() netip.Addr {
+	if f == IPv6 {
+		return netip.IPv6Unspecified()
+	}
+	return netip.IPv4Unspecified()
+}
+
 // FamilyOf returns the family of addr; an IPv4-mapped IPv6 address is IPv4.
 func FamilyOf(addr netip.Addr) Family {
 	if addr.Unmap().Is4() {

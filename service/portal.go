@@ -28,6 +28,16 @@ type Portal struct {
 	Number uint16
 }
 
+// Binding leads a portal of a Service port to the listener that serves it: package
+// proxy opens the listener, package redirect writes the rule.
+type Binding struct {
+	Name   Name
+	Portal Portal
+	// Listener is where the proxy listens. An unspecified address means that it
+	// listens on every address of the node.
+	Listener netip.AddrPort
+}
+
 // Portals returns every portal of p: clusterIP, load-balancer addresses,
 // externalIPs, nodePort, in this order. The result is the caller's.
 func (p *Port) Portals() []Portal {

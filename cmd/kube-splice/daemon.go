@@ -117,10 +117,7 @@ func (d *daemon) open() {
 	} else {
 		d.openWait.reset()
 	}
-	want := redirect.Rules{NodeIPs: d.snap.NodeIPs, Bindings: make([]redirect.Binding, len(opened.Bindings))}
-	for i, b := range opened.Bindings {
-		want.Bindings[i] = redirect.Binding(b)
-	}
+	want := redirect.Rules{Bindings: opened.Bindings, NodeIPs: d.snap.NodeIPs}
 	if d.rules == nil {
 		d.prune()
 		d.want = want
