@@ -40,7 +40,9 @@ type daemon struct {
 	openAt   time.Time    // try again what could not be opened; zero: nothing
 	syncWait backoff
 	openWait backoff
-	trouble  string // the error that was last said
+	lookWait backoff
+	trouble  string    // the error that was last said
+	damageAt time.Time // when it was last said that rules no longer fitted
 }
 
 // outcome is what came of a job.
@@ -51,13 +53,21 @@ type outcome struct {
 	err      error
 }
 
-// lookInterval is how often the jumps are looked for.
-const lookInterval = 5 * time.Second
+// Looks at the jumps come at the first interval, and at up to the longest while
+// each finds damage: another program that insists on being first would have us
+// move rules for ever. The pause is between two warnings of that.
+const (
+	lookInterval     = 5 * time.Second
+	longestLookPause = time.Minute
+	damagePause      = 10 * time.Minute
+)
 
 // run is the daemon loop. It returns when ctx ends and the job that runs then has
 // ended too.
 func (d *daemon) run(ctx context.Context, snapshots <-chan *service.Snapshot) {
-	d.syncWait, d.openWait = backoff{least: 200 * time.Millisecond}, backoff{least: time.Second}
+	d.syncWait = backoff{least: 200 * time.Millisecond, most: 10 * time.Second}
+	d.openWait = backoff{least: time.Second, most: 10 * time.Second}
+	d.lookWait = backoff{least: min(lookInterval, d.period), most: longestLookPause}
 	for {
 		timer := time.NewTimer(d.startDue(ctx))
 		select {
@@ -182,17 +192,34 @@ func (d *daemon) finish(ctx context.Context, out outcome) {
 		d.log.Info("rules are written again")
 		d.trouble = ""
 	}
-	if out.repaired {
-		d.log.Warn("rules had been removed by another program; they are back")
+	if out.repaired && now.Sub(d.damageAt) >= damagePause {
+		d.log.Warn("rules no longer fitted (removed or moved by another program, or the node's address changed); written again")
+		d.damageAt = now
 	}
 	d.syncWait.reset()
-	d.syncAt, d.checkAt = now.Add(d.minPeriod), now.Add(min(lookInterval, d.period))
+	d.syncAt, d.checkAt = now.Add(d.minPeriod), d.nextLook(now, out)
 	if out.synced {
 		d.fullAt = now.Add(d.period)
 	}
 	if !d.dirty {
 		d.prune()
 		d.sayReady()
+	}
+}
+
+// nextLook is when to look at the jumps after this outcome. A writing that was due
+// anyway needs no look at once, and puts off none that is far.
+func (d *daemon) nextLook(now time.Time, out outcome) time.Time {
+	switch soon := now.Add(d.lookWait.least); {
+	case out.repaired:
+		return now.Add(d.lookWait.next())
+	case out.synced && d.checkAt.After(soon):
+		return d.checkAt
+	case out.synced:
+		return soon
+	default:
+		d.lookWait.reset()
+		return soon
 	}
 }
 
@@ -212,11 +239,11 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// backoff is a pause that doubles up to ten seconds.
-type backoff struct{ least, last time.Duration }
+// backoff is a pause that doubles from the least to the most.
+type backoff struct{ least, most, last time.Duration }
 
 func (b *backoff) next() time.Duration {
-	b.last = min(max(2*b.last, b.least), 10*time.Second)
+	b.last = min(max(2*b.last, b.least), b.most)
 	return b.last
 }
 

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -102,7 +104,7 @@ func TestFlushedTablesAreFilledAgain(t *testing.T) {
 		within(c.t, 10*time.Second, func() error { return answeredBy(c, "10.96.0.10:80", "pod-a") })
 		within(c.t, 2*time.Second, func() error { return answeredBy(c, "172.20.1.2:30080", "pod-a") })
 		eventually(c.t, func() error { return sameRules(p, rules, jumps) })
-		check(c.t, wantSaid(program, "had been removed by another program", 1))
+		check(c.t, wantSaid(program, "rules no longer fitted", 1))
 	})
 }
 
@@ -126,4 +128,46 @@ func TestRulesAlteredByOthersArePutRight(t *testing.T) {
 			within(c.t, 5*time.Second, func() error { return sameRules(p, rules, jumps) })
 		}
 	})
+}
+
+func TestRivalForTheFirstPlaceIsFoughtMoreAndMoreRarely(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	p := c.programs("nft")
+	// Each time that our jump becomes the first rule, the rival's does again.
+	p.wrap("iptables", `$REAL "$@" || exit
+case "$*" in *"-I PREROUTING 1 "*"must be first"*) echo >>$DIR/moved; $REAL -t nat -I PREROUTING -j ACCEPT;; esac`)
+	program := c.launch(p.setup(), "--iptables-sync-period=1h")
+	program.waitReady()
+	moved := func() int { return strings.Count(p.note("moved"), "\n") }
+	eventually(t, func() error {
+		if n := moved(); n < 3 {
+			return fmt.Errorf("our jump was made the first rule %d times, want 3", n)
+		}
+		return nil
+	})
+	time.Sleep(lookInterval + time.Second)
+	if n := moved(); n != 3 {
+		t.Errorf("our jump was made the first rule %d times, want 3 until a later look", n)
+	}
+	check(t, wantSaid(program, "rules no longer fitted", 1))
+}
+
+func TestCleanLookBringsBackTheFirstInterval(t *testing.T) {
+	t.Parallel()
+	d := &daemon{lookWait: backoff{least: lookInterval, most: longestLookPause}}
+	now := time.Now()
+	look := func(out outcome) time.Duration {
+		d.checkAt = d.nextLook(now, out)
+		return d.checkAt.Sub(now)
+	}
+	damaged, written, clean := outcome{synced: true, repaired: true}, outcome{synced: true}, outcome{}
+	var waits []time.Duration
+	for range 6 {
+		waits = append(waits, look(damaged)/time.Second)
+	}
+	waits = append(waits, look(written)/time.Second, look(clean)/time.Second, look(written)/time.Second, look(damaged)/time.Second)
+	if want := []time.Duration{5, 10, 20, 40, 60, 60, 60, 5, 5, 5}; !slices.Equal(waits, want) {
+		t.Errorf("looks are %d s apart, want %d", waits, want)
+	}
 }
