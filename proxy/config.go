@@ -63,7 +63,7 @@ func (c Config) withDefaults() Config {
 		c.KeepAlive.Enable = true
 	}
 	if c.Engine == nil {
-		c.Engine = relay.Copier{}
+		c.Engine = &relay.Copier{}
 	}
 	if c.Record == nil {
 		c.Record = func(Record) {}

@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// Copier is the reference Engine. Its zero value is ready to use. Relay blocks
-// until the pair has ended.
-type Copier struct{}
+// Copier is the reference Engine. Its zero value is ready to use; it must not be
+// copied. Relay blocks until the pair has ended.
+type Copier struct{ sweeper sweeper }
 
 // Relay implements Engine.
-func (Copier) Relay(ctx context.Context, pair Pair, done func(Result)) {
+func (c *Copier) Relay(ctx context.Context, pair Pair, done func(Result)) {
 	p := &pairState{
 		limits:  pair.Limits,
 		client:  &side{conn: pair.Client, closed: ClientClosed, reset: ClientReset},
@@ -23,6 +23,7 @@ func (Copier) Relay(ctx context.Context, pair Pair, done func(Result)) {
 	p.watch.moved = p.moved
 	p.watch.set(p.limits.Idle, func() { p.abort(Idle, nil, p.client, p.backend) })
 	unbind := context.AfterFunc(ctx, p.shutdown)
+	c.sweeper.add(p)
 
 	var result Result
 	var down sync.WaitGroup
@@ -31,6 +32,7 @@ func (Copier) Relay(ctx context.Context, pair Pair, done func(Result)) {
 	down.Wait()
 
 	unbind()
+	c.sweeper.remove(p)
 	p.watch.stop()
 	result.Cause, result.Err = p.close(ctx)
 	done(result)
@@ -85,11 +87,12 @@ func (p *pairState) finished(dst, src *side) {
 func (p *pairState) ending(src *side) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.cause == 0 {
-		p.cause = src.closed
-		if p.limits.HalfClosed > 0 {
-			p.watch.set(p.limits.HalfClosed, func() { p.abort(HalfClosed, nil, p.client, p.backend) })
-		}
+	if p.cause != 0 {
+		return
+	}
+	p.cause = src.closed
+	if limit := p.limits.HalfClosed; limit > 0 && (p.limits.Idle <= 0 || limit < p.limits.Idle) {
+		p.watch.set(limit, func() { p.abort(HalfClosed, nil, p.client, p.backend) })
 	}
 }
 
@@ -144,6 +147,9 @@ func (p *pairState) abort(cause Cause, err error, gone ...*side) {
 func (p *pairState) stopDelivery() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.over {
+		return
+	}
 	p.client.aborted, p.backend.aborted = true, true
 	stop(p.client, p.backend)
 	stop(p.backend, p.client)
@@ -163,8 +169,8 @@ func (p *pairState) shutdown() { p.abort(Shutdown, nil, p.client, p.backend) }
 // end, with RST otherwise.
 func (p *pairState) close(ctx context.Context) (Cause, error) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.over = true
+	p.over = true // from here on nothing below changes
+	p.mu.Unlock()
 	for _, s := range []*side{p.client, p.backend} {
 		if p.givenUp() {
 			if !s.aborted {

@@ -13,6 +13,8 @@
 //   - A reset stays a reset. When one side aborts, what was received from it is
 //     delivered first, then the other side is reset, so that truncated data is
 //     never mistaken for complete data.
+//   - That holds, within some seconds, while the other side takes nothing: a pair
+//     does not outlive a side that is gone because of one that hangs.
 //   - A half-closed pair on which no byte moves for Limits.HalfClosed is ended.
 //     A fully open pair is ended only by Limits.Idle, which is off by default.
 //   - Memory is bounded by not reading: there is never more than one pipe of data

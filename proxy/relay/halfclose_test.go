@@ -62,6 +62,38 @@ func TestHalfClosedPairWithoutTrafficIsEnded(t *testing.T) {
 	})
 }
 
+// The FIN waits behind data that the backend never takes.
+func TestPairOfAClientThatHasGoneDoesNotOutliveItByAHangingBackend(t *testing.T) {
+	onEveryEngine(t, relay.Limits{HalfClosed: 400 * time.Millisecond}, func(t *testing.T, p *pair) {
+		check(t, p.client.SetWriteDeadline(time.Now().Add(500*time.Millisecond)))
+		flood(p.client)
+		check(t, p.client.CloseWrite())
+		for pending(t, p.client) > 0 { // until the FIN is with us
+			receive(t, p.backend, 64<<10)
+		}
+		p.wantCause(t, relay.HalfClosed)
+	})
+}
+
+func TestIdleLimitHoldsForHalfClosedPairsToo(t *testing.T) {
+	for name, limits := range map[string]relay.Limits{
+		"without a half-closed limit":  {Idle: 300 * time.Millisecond},
+		"with a longer one":            {Idle: 300 * time.Millisecond, HalfClosed: time.Hour},
+		"with a shorter one, which is": {Idle: time.Hour, HalfClosed: 300 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			want := relay.Idle
+			if limits.Idle == time.Hour {
+				want = relay.HalfClosed
+			}
+			onEveryEngine(t, limits, func(t *testing.T, p *pair) {
+				check(t, p.client.CloseWrite())
+				p.wantCause(t, want)
+			})
+		})
+	}
+}
+
 func TestHalfClosedPairLivesWhileBytesMove(t *testing.T) {
 	limit := 400 * time.Millisecond
 	onEveryEngine(t, relay.Limits{HalfClosed: limit}, func(t *testing.T, p *pair) {

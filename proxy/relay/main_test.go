@@ -14,7 +14,7 @@ import (
 )
 
 // engines are held to the same contract, every one.
-var engines = map[string]relay.Engine{"copy": relay.Copier{}}
+var engines = map[string]relay.Engine{"copy": &relay.Copier{}}
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)

@@ -14,9 +14,10 @@ type Pair struct {
 
 // Limits says when a pair on which no byte moves is given up.
 type Limits struct {
-	// HalfClosed is for a pair of which one direction has ended; 0 means never.
+	// HalfClosed is for a pair of which one direction has ended, or would if the
+	// other side took what was received before its FIN; 0 means never.
 	HalfClosed time.Duration
-	// Idle is for a pair open in both directions; 0 means never.
+	// Idle is for every pair, half-closed ones too; 0 means never.
 	Idle time.Duration
 }
 

@@ -114,14 +114,26 @@ func TestResetAfterHalfCloseIsStillAReset(t *testing.T) {
 	})
 }
 
-func TestClientThatReadsNothingDoesNotHoldAResetPairForEver(t *testing.T) {
-	onEveryEngine(t, relay.Limits{}, func(t *testing.T, p *pair) {
-		check(t, p.backend.SetWriteDeadline(time.Now().Add(500*time.Millisecond)))
-		flood(p.backend)
-		abort(t, p.backend)
-		send(t, p.client, 1) // which nobody can take any more
-		p.wantCause(t, relay.BackendReset)
-	})
+// Nobody reads from the side that resets while the other one takes nothing.
+func TestResetIsNoticedWhileTheOtherSideHangs(t *testing.T) {
+	sides := map[string]struct {
+		cause  relay.Cause
+		resets func(p *pair) *net.TCPConn
+	}{
+		"client":  {relay.ClientReset, func(p *pair) *net.TCPConn { return p.client }},
+		"backend": {relay.BackendReset, func(p *pair) *net.TCPConn { return p.backend }},
+	}
+	for name, c := range sides {
+		t.Run(name, func(t *testing.T) {
+			onEveryEngine(t, relay.Limits{}, func(t *testing.T, p *pair) {
+				resets := c.resets(p)
+				check(t, resets.SetWriteDeadline(time.Now().Add(500*time.Millisecond)))
+				flood(resets)
+				abort(t, resets)
+				p.wantCause(t, c.cause)
+			})
+		})
+	}
 }
 
 func TestEndOfContextResetsBothSides(t *testing.T) {
@@ -141,14 +153,21 @@ func TestEndOfContextResetsBothSides(t *testing.T) {
 // waitSent waits until the peer's kernel has everything written to c.
 func waitSent(t testing.TB, c *net.TCPConn) {
 	t.Helper()
-	raw, err := c.SyscallConn()
-	check(t, err)
 	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); {
-		left := 0
-		check(t, raw.Control(func(fd uintptr) { left = unsent(fd) }))
-		if left == 0 {
+		if pending(t, c) == 0 {
 			return
 		}
 	}
 	t.Fatal("data stays unacknowledged")
+}
+
+// pending returns how many bytes written to c, FIN included, the peer's kernel has
+// not acknowledged.
+func pending(t testing.TB, c *net.TCPConn) int {
+	t.Helper()
+	raw, err := c.SyscallConn()
+	check(t, err)
+	left := 0
+	check(t, raw.Control(func(fd uintptr) { left = unsent(fd) }))
+	return left
 }

@@ -20,18 +20,24 @@ const deliveryLimit = 5 * time.Second
 // errReset stands for a reset whose error the opposite direction has consumed.
 var errReset = error(syscall.ECONNRESET)
 
-// info returns the kernel's view of the connection (TCP_INFO, tcp(7)).
-func (s *side) info() (*unix.TCPInfo, error) {
+// control runs a system call on the connection's descriptor.
+func (s *side) control(call func(fd int) error) error {
 	raw, err := s.conn.SyscallConn()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var info *unix.TCPInfo
-	var opErr error
-	err = raw.Control(func(fd uintptr) {
-		info, opErr = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+	var callErr error
+	err = raw.Control(func(fd uintptr) { callErr = call(int(fd)) })
+	return errors.Join(err, callErr)
+}
+
+// info returns the kernel's view of the connection (TCP_INFO, tcp(7)).
+func (s *side) info() (info *unix.TCPInfo, err error) {
+	err = s.control(func(fd int) (err error) {
+		info, err = unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		return err
 	})
-	return info, errors.Join(err, opErr)
+	return info, err
 }
 
 // state returns the TCP state, or 0 when it cannot be told.
@@ -53,13 +59,11 @@ func (s *side) wasReset() bool {
 
 // unsent returns how many written bytes the peer has not acknowledged (SIOCOUTQ,
 // tcp(7)).
-func (s *side) unsent() int {
-	raw, err := s.conn.SyscallConn()
-	if err != nil {
-		return 0
-	}
-	n := 0
-	_ = raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) })
+func (s *side) unsent() (n int) {
+	_ = s.control(func(fd int) (err error) {
+		n, err = unix.IoctlGetInt(fd, unix.SIOCOUTQ)
+		return err
+	})
 	return n
 }
 
