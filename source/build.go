@@ -16,9 +16,10 @@ import (
 // returned. prev may be nil.
 //
 // The objects are expected as an API server gives them: defaults filled in. They
-// need not be valid: what cannot be served is left out and said in a Notice.
-// Services that are not for us by design (headless, ExternalName, without
-// clusterIP, or labelled for another proxy) are left out silently.
+// need not be valid: what cannot be served is left out and said in a Notice, and so
+// is a wish that is not granted. Services that are not for us by design (headless,
+// ExternalName, or labelled for another proxy) are left out silently, with their
+// slices.
 func Build(prev *service.Snapshot, in Objects, o Options) (*service.Snapshot, []Notice) {
 	var said notices
 	slicesOf := groupSlices(in, &said)
@@ -43,6 +44,9 @@ func keyOf(svc *corev1.Service) key { return key{svc.Namespace, svc.Name} }
 // Endpoints object mirrored instead.
 func groupSlices(in Objects, said *notices) map[key][]*discoveryv1.EndpointSlice {
 	grouped := make(map[key][]*discoveryv1.EndpointSlice, len(in.Services))
+	for _, svc := range in.Services {
+		grouped[keyOf(svc)] = nil
+	}
 	for _, slice := range in.Slices {
 		name := slice.Labels[discoveryv1.LabelServiceName]
 		if name == "" {
@@ -50,11 +54,18 @@ func groupSlices(in Objects, said *notices) map[key][]*discoveryv1.EndpointSlice
 			continue
 		}
 		k := key{slice.Namespace, name}
+		if _, known := grouped[k]; !known {
+			said.about(referenceSlice(slice))("is of %s and is ignored: there is no Service of that name here", reference("Service", k.namespace, name))
+			continue
+		}
 		grouped[k] = append(grouped[k], slice)
 	}
 	for _, e := range in.Endpoints {
 		k := key{e.Namespace, e.Name}
-		if len(grouped[k]) == 0 {
+		its, known := grouped[k]
+		if !known {
+			said.about(reference(kindEndpoints, k.namespace, k.name))("is ignored: there is no Service of that name here")
+		} else if len(its) == 0 {
 			grouped[k] = mirror(e)
 		}
 	}

@@ -2,6 +2,7 @@ package source_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -101,7 +102,6 @@ func TestTypeDecidesWhichPortalsCount(t *testing.T) {
 // notOurs are Services that have no port, silently.
 var notOurs = map[string]func(*corev1.Service){
 	"headless":      func(svc *corev1.Service) { svc.Spec.ClusterIP = "None"; svc.Spec.ClusterIPs = []string{"None"} },
-	"no clusterIP":  func(svc *corev1.Service) { svc.Spec.ClusterIP = "" },
 	"external name": func(svc *corev1.Service) { svc.Spec.Type = corev1.ServiceTypeExternalName },
 	"other proxy": func(svc *corev1.Service) {
 		svc.Labels = map[string]string{"service.kubernetes.io/service-proxy-name": ""}
@@ -112,9 +112,10 @@ func TestServicesNotForUsAreLeftOutSilently(t *testing.T) {
 	for name, edit := range notOurs {
 		t.Run(name, func(t *testing.T) {
 			broken := newSlice("odd", "a", []string{"127.0.0.1"}, func(s *discoveryv1.EndpointSlice) { s.AddressType = "FQDN" })
+			alien := newSlice("odd", "b", []string{"10.244.1.1"}, func(s *discoveryv1.EndpointSlice) { s.Ports[0].Name = new("x") })
 			snapshot := buildQuietly(t, source.Objects{
 				Services: []*corev1.Service{newService("odd", "10.96.0.2", edit), newService("web", "10.96.0.1")},
-				Slices:   []*discoveryv1.EndpointSlice{broken},
+				Slices:   []*discoveryv1.EndpointSlice{broken, alien},
 			})
 			equal(t, "ports", names(snapshot), []string{"default/web:http tcp IPv4"})
 		})
@@ -122,7 +123,9 @@ func TestServicesNotForUsAreLeftOutSilently(t *testing.T) {
 }
 
 func TestServiceComesAndGoesWithItsType(t *testing.T) {
-	for name, edit := range notOurs {
+	edits := map[string]func(*corev1.Service){"no clusterIP": func(svc *corev1.Service) { svc.Spec.ClusterIP = "" }}
+	maps.Copy(edits, notOurs)
+	for name, edit := range edits {
 		t.Run(name, func(t *testing.T) {
 			var snapshot *service.Snapshot
 			for i, want := range []int{0, 1, 0} {
@@ -168,11 +171,19 @@ var badServices = map[string]struct {
 		}, "nodePort", []string{"default/web:http tcp IPv4", "default/web:more tcp IPv4"}},
 	"type unknown": {
 		func(svc *corev1.Service) { svc.Spec.Type = "Nodeport" }, `"Nodeport"`, []string{"default/web:http tcp IPv4", "default/web:more tcp IPv4"}},
+	"clusterIP absent":         {func(svc *corev1.Service) { svc.Spec.ClusterIP = "" }, "set e.g. clusterIP: 10.96.0.99", nil},
 	"clusterIP no address":     {func(svc *corev1.Service) { svc.Spec.ClusterIP = "10.96.0" }, `"10.96.0"`, nil},
 	"clusterIP of the node":    {func(svc *corev1.Service) { svc.Spec.ClusterIP = "127.0.0.1" }, "loopback", nil},
 	"two clusterIPs, one kind": {func(svc *corev1.Service) { svc.Spec.ClusterIPs = []string{"10.96.0.1", "10.96.0.2"} }, "10.96.0.2", []string{"default/web:http tcp IPv4", "default/web:more tcp IPv4"}},
 	"clusterIPs disagree":      {func(svc *corev1.Service) { svc.Spec.ClusterIPs = []string{"10.96.0.2"} }, "10.96.0.2", []string{"default/web:http tcp IPv4", "default/web:more tcp IPv4"}},
-	"externalIP link-local":    {func(svc *corev1.Service) { svc.Spec.ExternalIPs = []string{"169.254.169.254"} }, "link-local", []string{"default/web:http tcp IPv4", "default/web:more tcp IPv4"}},
+	"source ranges": {func(svc *corev1.Service) {
+		svc.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0/24", "2001:db8::/32"}
+	}, "loadBalancerSourceRanges is not enforced yet", []string{"default/web:http tcp IPv4", "default/web:more tcp IPv4"}},
+	"external traffic policy": {func(svc *corev1.Service) { svc.Spec.ExternalTrafficPolicy = "Local" }, "externalTrafficPolicy Local is not honored yet", []string{"default/web:http tcp IPv4", "default/web:more tcp IPv4"}},
+	"internal traffic policy": {func(svc *corev1.Service) {
+		svc.Spec.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicyLocal)
+	}, "internalTrafficPolicy Local is not honored yet", []string{"default/web:http tcp IPv4", "default/web:more tcp IPv4"}},
+	"externalIP link-local": {func(svc *corev1.Service) { svc.Spec.ExternalIPs = []string{"169.254.169.254"} }, "link-local", []string{"default/web:http tcp IPv4", "default/web:more tcp IPv4"}},
 }
 
 func TestBadServiceLosesOnlyWhatIsBad(t *testing.T) {

@@ -7,10 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -26,12 +24,7 @@ type decoder struct {
 }
 
 func newDecoder() *decoder {
-	scheme := runtime.NewScheme()
-	//lint:ignore SA1019 old manifests still hold Endpoints
-	endpoints, endpointsList := &corev1.Endpoints{}, &corev1.EndpointsList{}
-	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.List{}, endpoints, endpointsList,
-		&corev1.Service{}, &corev1.ServiceList{}, &corev1.Node{}, &corev1.NodeList{})
-	scheme.AddKnownTypes(discoveryv1.SchemeGroupVersion, &discoveryv1.EndpointSlice{}, &discoveryv1.EndpointSliceList{})
+	scheme := newScheme()
 	strict := func(yaml bool) runtime.Decoder {
 		return serializer.NewSerializerWithOptions(serializer.DefaultMetaFactory, scheme, scheme,
 			serializer.SerializerOptions{Yaml: yaml, Strict: true})
@@ -41,8 +34,9 @@ func newDecoder() *decoder {
 
 // contents is what a file holds.
 type contents struct {
-	objects []object                  // in order of appearance, defaults filled in
-	skipped []schema.GroupVersionKind // kinds we have no use for
+	documents int                       // that hold something
+	objects   []object                  // in order of appearance, defaults filled in
+	skipped   []schema.GroupVersionKind // kinds we have no use for
 }
 
 // object is an API object of a kind we use.
@@ -51,36 +45,33 @@ type object interface {
 	metav1.Object
 }
 
-// What a document may lack.
-var (
-	errEmpty     = errors.New("it is empty")
-	errNoKind    = errors.New("it has no kind")
-	errNoVersion = errors.New("it has no apiVersion")
-)
+// errEmpty is what a document is that does not count.
+var errEmpty = errors.New("it is empty")
 
 // decode reads YAML or JSON with any number of documents. The error names the
 // document, counting from 1 and counting only documents that hold something.
 func (d *decoder) decode(data []byte) (contents, error) {
 	var c contents
 	reader := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
-	for number := 1; ; {
+	for line := 1; ; {
 		text, err := reader.Read()
 		if errors.Is(err, io.EOF) {
 			return c, nil
 		}
 		if err != nil {
-			return contents{}, fmt.Errorf("document %d: %w", number, err)
+			return contents{}, fmt.Errorf("document %d: %w", c.documents+1, err)
 		}
 		for _, document := range splitJSON(text) {
-			err := d.document(document, &c)
+			err := d.document(document, line, &c)
 			if errors.Is(err, errEmpty) {
 				continue
 			}
+			c.documents++
 			if err != nil {
-				return contents{}, fmt.Errorf("document %d: %w", number, err)
+				return contents{}, fmt.Errorf("document %d: %w", c.documents, err)
 			}
-			number++
 		}
+		line += bytes.Count(text, []byte("\n")) + 1 // the separator
 	}
 }
 
@@ -104,14 +95,14 @@ func splitJSON(text []byte) [][]byte {
 	}
 }
 
-// document adds what one document holds to c.
-func (d *decoder) document(document []byte, c *contents) error {
+// document adds what one document, which begins on the given line, holds to c.
+func (d *decoder) document(document []byte, line int, c *contents) error {
 	with := d.yaml
 	if json.Valid(document) {
 		with = d.json
 	}
-	err := d.value(with, document, c)
-	if errors.Is(err, errNoKind) && isEmpty(document) {
+	err := d.value(with, document, line, c)
+	if errors.Is(err, errNoObject) && isEmpty(document) {
 		return errEmpty
 	}
 	return err
@@ -119,23 +110,23 @@ func (d *decoder) document(document []byte, c *contents) error {
 
 // isEmpty reports whether a document holds nothing, or nothing but comments.
 func isEmpty(document []byte) bool {
-	value, err := yaml.ToJSON(document)
-	return err == nil && string(bytes.TrimSpace(value)) == "null"
+	value, err := asJSON(document)
+	return err == nil && (len(value) == 0 || string(value) == "null")
 }
 
 // value adds the object or the list of objects in one value to c.
-func (d *decoder) value(with runtime.Decoder, value []byte, c *contents) error {
+func (d *decoder) value(with runtime.Decoder, value []byte, line int, c *contents) error {
 	decoded, kind, err := with.Decode(value, nil, nil)
 	if runtime.IsNotRegisteredError(err) {
 		c.skipped = append(c.skipped, *kind)
 		return nil
 	}
 	if err != nil {
-		return explain(decoded, err)
+		return explain(value, line, err)
 	}
 	if list, mixed := decoded.(*corev1.List); mixed {
 		for i, item := range list.Items {
-			if err := d.value(d.json, item.Raw, c); err != nil {
+			if err := d.value(d.json, item.Raw, line, c); err != nil {
 				return fmt.Errorf("item %d: %w", i+1, err)
 			}
 		}
@@ -156,22 +147,4 @@ func (c *contents) add(decoded runtime.Object) error {
 	setDefaults(o)
 	c.objects = append(c.objects, o)
 	return nil
-}
-
-// explain makes one clear line of a decoding error, naming the object where that
-// much of it could be read. The library's own texts run over several lines and may
-// quote the whole document.
-func explain(decoded runtime.Object, err error) error {
-	switch {
-	case runtime.IsMissingKind(err):
-		return errNoKind
-	case runtime.IsMissingVersion(err):
-		return errNoVersion
-	}
-	reason := strings.Join(strings.Fields(strings.TrimPrefix(err.Error(), "strict decoding error: ")), " ")
-	if o, ok := decoded.(object); ok && o.GetName() != "" {
-		kind := o.GetObjectKind().GroupVersionKind().Kind
-		return fmt.Errorf("%s: %s", reference(kind, o.GetNamespace(), o.GetName()), reason)
-	}
-	return errors.New(reason)
 }

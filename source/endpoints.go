@@ -27,8 +27,8 @@ type backendPort struct {
 	number   uint16
 }
 
-// readSlices returns what the slices of one Service say, the oldest first.
-func readSlices(its []*discoveryv1.EndpointSlice, said *notices) []backends {
+// readSlices returns what the slices of a Service say, the oldest first.
+func readSlices(svc *corev1.Service, its []*discoveryv1.EndpointSlice, said *notices) []backends {
 	sorted := slices.Clone(its)
 	slices.SortStableFunc(sorted, compareAge)
 	var read []backends
@@ -40,10 +40,14 @@ func readSlices(its []*discoveryv1.EndpointSlice, said *notices) []backends {
 			family = service.IPv4
 		case discoveryv1.AddressTypeIPv6:
 			family = service.IPv6
+		case "":
+			say(`is ignored: its addressType "" is neither IPv4 nor IPv6: set addressType: IPv4`)
+			continue
 		default:
 			say("is ignored: its addressType %q is neither IPv4 nor IPv6", slice.AddressType)
 			continue
 		}
+		checkJoin(svc, slice, say)
 		read = append(read, backends{
 			family:    family,
 			ports:     slicePorts(slice, say),
@@ -51,6 +55,31 @@ func readSlices(its []*discoveryv1.EndpointSlice, said *notices) []backends {
 		})
 	}
 	return read
+}
+
+// checkJoin says when a slice has endpoints, but no port of its Service. That is
+// so for a moment while a port is being renamed.
+func checkJoin(svc *corev1.Service, slice *discoveryv1.EndpointSlice, say say) {
+	its := make([]string, 0, len(slice.Ports))
+	for _, p := range slice.Ports {
+		its = append(its, portWord(ptr.Deref(p.Name, ""), ptr.Deref(p.Protocol, corev1.ProtocolTCP)))
+	}
+	wanted := make([]string, 0, len(svc.Spec.Ports))
+	for _, p := range svc.Spec.Ports {
+		wanted = append(wanted, portWord(p.Name, p.Protocol))
+	}
+	common := slices.ContainsFunc(its, func(word string) bool { return slices.Contains(wanted, word) })
+	if len(slice.Endpoints) > 0 && !common {
+		say("its ports %v match no port of %s %v: name them alike", its, reference("Service", svc.Namespace, svc.Name), wanted)
+	}
+}
+
+// portWord names a port by what joins Services and slices: "http", or "dns/UDP".
+func portWord(name string, p corev1.Protocol) string {
+	if p == corev1.ProtocolTCP {
+		return strconv.Quote(name)
+	}
+	return strconv.Quote(name + "/" + string(p))
 }
 
 // compareAge orders slices from the oldest state to the newest: by what was

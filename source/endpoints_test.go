@@ -2,6 +2,7 @@ package source_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -53,9 +54,13 @@ func TestAllSlicesOfAServiceAreMerged(t *testing.T) {
 		slices = append(slices, newSlice("web", fmt.Sprint("web-", i), addresses))
 	}
 	stranger := newSlice("web", "stranger", []string{"10.244.9.9"}, func(s *discoveryv1.EndpointSlice) { s.Namespace = "other" })
-	p, notices := webPort(append(slices, stranger, newSlice("api", "api", []string{"10.244.9.8"}))...)
-	if len(p.Endpoints) != total || len(notices) > 0 {
-		t.Errorf("%d endpoints, want %d; notices %v", len(p.Endpoints), total, notices)
+	elsewhere := func(svc *corev1.Service) { svc.Namespace = "other" }
+	snapshot := buildQuietly(t, source.Objects{
+		Services: []*corev1.Service{newService("web", "10.96.0.1"), newService("web", "10.96.0.2", elsewhere), newService("api", "10.96.0.3")},
+		Slices:   append(slices, stranger, newSlice("api", "api", []string{"10.244.9.8"})),
+	})
+	if p := snapshot.Port(tcp("web", "http")); len(p.Endpoints) != total {
+		t.Errorf("%d endpoints, want %d", len(p.Endpoints), total)
 	}
 }
 
@@ -144,14 +149,49 @@ func TestRenamedPortMeetsItsEndpointsInEitherOrder(t *testing.T) {
 		svc   *corev1.Service
 		slice *discoveryv1.EndpointSlice
 		want  []string
+		says  string
 	}{
-		{oldSvc, oldSlice, []string{"10.244.1.1:8080"}},
-		{newSvc, oldSlice, []string{}},
-		{oldSvc, newSlice, []string{}},
-		{newSvc, newSlice, []string{"10.244.1.1:8080"}},
+		{oldSvc, oldSlice, []string{"10.244.1.1:8080"}, ""},
+		{newSvc, oldSlice, []string{}, `its ports ["http"] match no port of Service default/web ["web"]: name them alike`},
+		{oldSvc, newSlice, []string{}, `its ports ["web"] match no port of Service default/web ["http"]: name them alike`},
+		{newSvc, newSlice, []string{"10.244.1.1:8080"}, ""},
 	} {
-		snapshot := buildQuietly(t, source.Objects{Services: []*corev1.Service{c.svc}, Slices: []*discoveryv1.EndpointSlice{c.slice}})
+		snapshot, notices := build(source.Objects{Services: []*corev1.Service{c.svc}, Slices: []*discoveryv1.EndpointSlice{c.slice}})
 		equal(t, "endpoints", addrs(snapshot.Ports[0]), c.want)
+		if c.says == "" {
+			equal(t, "notices", notices, nil)
+		} else {
+			onlyNotice(t, notices, "EndpointSlice default/a", c.says)
+		}
+	}
+}
+
+func TestSliceThatNobodyServesIsSaidOnlyIfItIsLost(t *testing.T) {
+	for name, c := range map[string]struct {
+		slice *discoveryv1.EndpointSlice
+		says  string // empty: no notice
+	}{
+		"no such Service": {newSlice("wep", "a", []string{"10.244.1.1"}), "is of Service default/wep and is ignored: there is no Service of that name here"},
+		"other protocol":  {newSlice("web", "a", []string{"10.244.1.1"}, func(s *discoveryv1.EndpointSlice) { s.Ports[0].Protocol = new(corev1.ProtocolUDP) }), `["http/UDP"] match no port of Service default/web ["http"]`},
+		"no ports":        {newSlice("web", "a", []string{"10.244.1.1"}, func(s *discoveryv1.EndpointSlice) { s.Ports = nil }), `its ports [] match no port`},
+		"nothing at all":  {newSlice("web", "a", nil, func(s *discoveryv1.EndpointSlice) { s.Ports = nil }), ""}, // as the control plane keeps one
+		"one port of two": {newSlice("web", "a", []string{"10.244.1.1"}, func(s *discoveryv1.EndpointSlice) {
+			s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: new("x")})
+		}), ""},
+		"Service not served": {newSlice("sctp", "a", []string{"10.244.1.1"}), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			sctp := newService("sctp", "10.96.0.2", func(svc *corev1.Service) { svc.Spec.Ports[0].Protocol = corev1.ProtocolSCTP })
+			_, notices := build(source.Objects{
+				Services: []*corev1.Service{newService("web", "10.96.0.1"), sctp}, Slices: []*discoveryv1.EndpointSlice{c.slice},
+			})
+			notices = slices.DeleteFunc(notices, func(n source.Notice) bool { return n.Object == "Service default/sctp" })
+			if c.says == "" {
+				equal(t, "notices", notices, nil)
+			} else {
+				onlyNotice(t, notices, "EndpointSlice default/a", c.says)
+			}
+		})
 	}
 }
 
@@ -168,6 +208,7 @@ func TestBadSliceLosesOnlyWhatIsBad(t *testing.T) {
 		"no addresses":   {newSlice("web", "a", []string{"x"}, func(s *discoveryv1.EndpointSlice) { s.Endpoints[0].Addresses = nil }), "EndpointSlice default/a", "without address"},
 		"other family":   {newSlice("web", "a", []string{"fd00::1"}, func(s *discoveryv1.EndpointSlice) { s.AddressType = "IPv4" }), "EndpointSlice default/a", "IPv4"},
 		"host names":     {newSlice("web", "a", []string{"a.example"}, func(s *discoveryv1.EndpointSlice) { s.AddressType = "FQDN" }), "EndpointSlice default/a", "FQDN"},
+		"no family":      {newSlice("web", "a", []string{"10.244.1.2"}, func(s *discoveryv1.EndpointSlice) { s.AddressType = "" }), "EndpointSlice default/a", "set addressType: IPv4"},
 		"port too high":  {newSlice("web", "a", []string{"10.244.1.2"}, portNumber(65536+22)), "EndpointSlice default/a", "65558"},
 		"without label":  {newSlice("web", "a", []string{"10.244.1.2"}, func(s *discoveryv1.EndpointSlice) { s.Labels = nil }), "EndpointSlice default/a", "kubernetes.io/service-name"},
 		"name with junk": {newSlice("web", "a\x1b[2J", []string{"::1"}), `EndpointSlice "default/a\x1b[2J"`, "loopback"},

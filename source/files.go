@@ -37,6 +37,7 @@ type files struct {
 type file struct {
 	text    []byte    // as last judged; nil: not judged
 	good    contents  // as last understood
+	hasGood bool      // it was understood at some time
 	suspect time.Time // when it was first seen broken; zero: good, or said
 	said    string    // the fault already said; empty: none
 }
@@ -92,6 +93,7 @@ func (f *files) read(now time.Time) (settled bool) {
 		known := f.known[path]
 		if known == nil {
 			known = &file{}
+			f.log.Debug("reading a manifest file", "file", path)
 		}
 		text, err := readRegular(path)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -117,7 +119,7 @@ func (f *files) update(path string, known *file, text []byte, err error, now tim
 		if known.said != "" {
 			f.log.Info("a manifest file is good again", "file", path)
 		}
-		*known = file{text: text, good: read}
+		*known = file{text: text, good: read, hasGood: true}
 		return true
 	}
 	fault := err.Error()
@@ -129,7 +131,11 @@ func (f *files) update(path string, known *file, text []byte, err error, now tim
 			known.text = nil
 			return false
 		}
-		f.log.Error("a manifest file is broken; its last good state stays in force", "file", path, "error", fault)
+		text := "a manifest file is broken; its last good state stays in force"
+		if !known.hasGood {
+			text = "a manifest file is broken and has no good state yet: nothing in it is served until it is mended"
+		}
+		f.log.Error(text, "file", path, "error", fault)
 	}
 	known.text, known.suspect, known.said = text, time.Time{}, fault
 	return true
@@ -171,11 +177,11 @@ func (f *files) watched() []string {
 	return folders
 }
 
-// merge returns all objects, and what is wrong with them as a whole.
-func (f *files) merge(nodeName string) (Objects, []Notice) {
+// merge puts together what all files hold.
+func (f *files) merge(nodeName string) *merger {
 	m := newMerger(nodeName)
 	for _, path := range slices.Sorted(maps.Keys(f.known)) {
 		m.add(path, f.known[path].good)
 	}
-	return m.objects, m.said
+	return m
 }

@@ -16,8 +16,8 @@ import (
 // Manifests is a source of Services for a node without an API server: files in
 // YAML or JSON such as `kubectl get services,endpointslices -A -o yaml` writes.
 type Manifests struct {
-	// Path is a file, a folder (its *.yaml, *.yml and *.json, not its subfolders),
-	// or "-" for Stdin. Files and folders are followed as they change; Stdin, and a
+	// Path is a file, a folder (its *.yaml, *.yml and *.json, neither hidden ones nor
+	// its subfolders), or "-" for Stdin. Files and folders are followed as they change; Stdin, and a
 	// pipe or device given as Path, is read once to its end.
 	Path  string
 	Stdin io.Reader // stays the caller's to close
@@ -25,7 +25,8 @@ type Manifests struct {
 	NodeName string
 	// KnownBalancer is as in Options.
 	KnownBalancer func(name string) bool
-	// Log takes one line for each fault when it appears. Nil: slog.Default().
+	// Log takes one line for each fault when it appears, with the file it is in, and
+	// at Debug the name of each file that is read. Nil: slog.Default().
 	Log *slog.Logger
 }
 
@@ -34,8 +35,10 @@ type Manifests struct {
 // goroutine; while a call lasts, changes gather, and the next Snapshot has them all.
 //
 // It returns an error at once if Path cannot be read or watched. A broken file in
-// a folder is no error: it is logged, and its last good state stays in force.
-// A broken stream is one, since nothing could mend it.
+// a folder is no error: it is logged, and its last good state, if it had one, stays
+// in force. A broken stream is one, since nothing could mend it, and so is a stream
+// without any object: the program that was to write it has failed. A List without
+// items is an object.
 func (m *Manifests) Run(ctx context.Context, publish func(*service.Snapshot)) error {
 	r := &run{Manifests: *m, log: m.Log, publish: publish}
 	if r.log == nil {
@@ -60,11 +63,16 @@ func (m *Manifests) Run(ctx context.Context, publish func(*service.Snapshot)) er
 // run is one call of Run.
 type run struct {
 	Manifests
-	log     *slog.Logger
-	publish func(*service.Snapshot)
-	last    *service.Snapshot
-	said    map[Notice]bool // the notices now in force
+	log      *slog.Logger
+	publish  func(*service.Snapshot)
+	last     *service.Snapshot
+	said     map[Notice]bool // the notices now in force
+	nodeless bool            // that our Node is not among the Nodes was said
 }
+
+// errNoObjects is the fault of a stream that held nothing at all. Were it taken for
+// "no Services", a failed kubectl before the pipe would remove every rule.
+var errNoObjects = errors.New("it held no object; did the command before the pipe fail?")
 
 // stream publishes what read returns, once. If ctx ends first, read is left to
 // end with its descriptor.
@@ -87,12 +95,15 @@ func (r *run) stream(ctx context.Context, name string, read func() ([]byte, erro
 			return fmt.Errorf("read manifests from %s: %w", name, got.err)
 		}
 		read, err := newDecoder().decode(got.text)
+		if err == nil && read.documents == 0 {
+			err = errNoObjects
+		}
 		if err != nil {
 			return fmt.Errorf("read manifests from %s: %w", name, err)
 		}
 		merged := newMerger(r.NodeName)
 		merged.add(name, read)
-		r.build(merged.objects, merged.said)
+		r.build(merged)
 	}
 	<-ctx.Done()
 	return nil
@@ -141,18 +152,33 @@ func readable(dir, only string) error {
 
 // build publishes the Snapshot of the objects, unless it is the last one, and
 // logs what is newly wrong with them.
-func (r *run) build(in Objects, said []Notice) {
-	next, about := Build(r.last, in, Options{KnownBalancer: r.KnownBalancer})
-	now := make(map[Notice]bool, len(said)+len(about))
-	for _, n := range append(said, about...) {
-		if !now[n] && !r.said[n] {
-			r.log.Warn(n.Text, "object", n.Object)
-		}
-		now[n] = true
-	}
+func (r *run) build(m *merger) {
+	next, about := Build(r.last, m.objects, Options{KnownBalancer: r.KnownBalancer})
+	now := map[Notice]bool{}
+	r.warn("kind", m.skipped, m.files, now)
+	r.warn("object", append(m.said, about...), m.files, now)
 	r.said = now
+	if m.nodeless() && !r.nodeless {
+		r.log.Info(fmt.Sprintf("no Node %q in the manifests; this node's addresses are taken from its interfaces", r.NodeName))
+	}
+	r.nodeless = m.nodeless()
 	if next != r.last {
 		r.last = next
 		r.publish(next)
+	}
+}
+
+// warn logs the notices that were not in force before and adds all to those that
+// are now.
+func (r *run) warn(subject string, list []Notice, files map[string]string, now map[Notice]bool) {
+	for _, n := range list {
+		if !now[n] && !r.said[n] {
+			about := []any{subject, n.Object}
+			if file, known := files[n.Object]; known {
+				about = append(about, "file", file)
+			}
+			r.log.Warn(n.Text, about...)
+		}
+		now[n] = true
 	}
 }

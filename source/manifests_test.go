@@ -130,16 +130,17 @@ func TestBrokenTextIsRefusedInOneLineThatSaysWhere(t *testing.T) {
 	good := manifest("web", "1")
 	for name, c := range map[string]struct{ text, says string }{
 		"unknown field":    {good + "---\n# note\n---\n" + manifest("api", "2") + "  clusterip: x\n", `document 2: Service api: unknown field "spec.clusterip"`},
-		"repeated in YAML": {good + "  clusterIP: 10.96.0.2\n", `document 1: Service web: yaml: unmarshal errors: line 8: key "clusterIP" already set`},
+		"repeated in YAML": {good + "---\n" + good + "  clusterIP: 10.96.0.2\n", `document 2: Service web: line 16: key "clusterIP" already set`},
 		"repeated in JSON": {`{"apiVersion":"v1","kind":"Service","metadata":{"name":"web","name":"api"}}`, `document 1: Service api: duplicate field "metadata.name"`},
-		"repeated in list": {`{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"Node","metadata":{"name":"n"}},{"apiVersion":"v1","kind":"Service","spec":{"type":"a","type":"b"}}]}`, `document 1: item 2: duplicate field "spec.type"`},
-		"no YAML":          {"a: b: c\n", "document 1: "},
+		"repeated in list": {`{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"Node","metadata":{"name":"n"}},{"apiVersion":"v1","kind":"Service","spec":{"type":"a","type":"b"}}]}`, `document 1: item 2: Service: duplicate field "spec.type"`},
+		"no YAML":          {"---\n---\n# note\n---\r\n" + good + "  x: y: z\n", "document 1: line 12: mapping values are not allowed"},
 		"half JSON":        {`{"apiVersion":"v1","kind":"Service"` + "\n", "document 1: "},
-		"not an object":    {"- a\n- b\n", "document 1: "},
-		"wrong type":       {"{apiVersion: v1, kind: Service, spec: {ports: [{port: http}]}}", "document 1: "},
-		"no kind":          {good + "---\nmetadata: {name: x}\n", "document 2: it has no kind"},
-		"no kind in list":  {"{apiVersion: v1, kind: List, items: [{metadata: {name: x}}]}", "document 1: item 1: it has no kind"},
-		"no apiVersion":    {"kind: Service\nmetadata: {name: x}\n", "document 1: it has no apiVersion"},
+		"no map":           {"- a\n- b\n", "document 1: is not a Kubernetes object: it has no apiVersion and kind"},
+		"not an object":    {good + "---\nmetadata: {name: x}\n", "document 2: is not a Kubernetes object: it has no apiVersion and kind"},
+		"none in list":     {"{apiVersion: v1, kind: List, items: [{metadata: {name: x}}]}", "document 1: item 1: is not a Kubernetes object"},
+		"null in list":     {"{apiVersion: v1, kind: List, items: [null]}", "document 1: item 1: is not a Kubernetes object"},
+		"no kind":          {"apiVersion: v1\nmetadata: {name: x}\n", "document 1: x: it has no kind"},
+		"no apiVersion":    {"kind: \"a\\nb\"\nmetadata: {name: x, namespace: shop}\n", `document 1: "a\nb" shop/x: it has no apiVersion`},
 		"bad separator":    {good + "--- junk\n" + good, "document 1: "},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -155,13 +156,54 @@ func TestBrokenTextIsRefusedInOneLineThatSaysWhere(t *testing.T) {
 	}
 }
 
+func TestValueOfTheWrongTypeIsSaidInWords(t *testing.T) {
+	const head = "apiVersion: v1\nkind: Service\n"
+	for text, says := range map[string]string{
+		head + "metadata: {name: web, namespace: shop}\nspec: {ports: [{port: 80}, {port: eighty}]}":      `Service shop/web: spec.ports[1].port: want a number, found "eighty"`,
+		head + "metadata: {name: web}\nspec: {ports: [{port: 80.5}]}":                                     `Service web: spec.ports[0].port: want a whole number in its range, found 80.5`,
+		head + "metadata: {name: web}\nspec: {ports: {port: 80}}":                                         `Service web: spec.ports: want a list, found a set of fields`,
+		head + "metadata: {name: web}\nspec: []":                                                          `Service web: spec: want a set of fields, found a list`,
+		head + "metadata: {name: web, annotations: {kube-splice.io/idle-timeout: 10}}":                    `Service web: metadata.annotations["kube-splice.io/idle-timeout"]: want text, found 10: quote it`,
+		head + "metadata: {name: web, annotations: {kube-splice.io/connection-log: off}}":                 `Service web: metadata.annotations["kube-splice.io/connection-log"]: want text, found false (off and no mean it, too): quote it`,
+		head + "metadata: {name: 10}":                                                                     `Service: metadata.name: want text, found 10: quote it`,
+		head + "spec: {publishNotReadyAddresses: \"" + strings.Repeat("y", 500) + "\"}":                   `Service: spec.publishNotReadyAddresses: want true or false, found "yyyyyyyyyy`,
+		head + "metadata: {name: web}\nspec: {ports: [{targetPort: [1]}]}":                                `Service web: spec.ports.targetPort: want a number, found array`,
+		"{apiVersion: v1, kind: [Service], metadata: {name: web}}":                                        `web: kind: want text, found a list`,
+		"{apiVersion: v1, kind: List, items: [{apiVersion: v1, kind: Node, metadata: {name: [a]}}]}":      `item 1: Node: metadata.name: want text, found a list`,
+		"{apiVersion: v1, kind: ServiceList, items: [{spec: {ports: []}}, {spec: {ports: [{port: x}]}}]}": `ServiceList: items[1].spec.ports[0].port: want a number, found "x"`,
+	} {
+		m := source.Manifests{Path: "-", Stdin: strings.NewReader(text), Log: newLogbook().logger()}
+		err := m.Run(t.Context(), func(*service.Snapshot) { t.Error("published") })
+		if err == nil || !strings.Contains(err.Error(), "document 1: "+says) || len(err.Error()) > 300 {
+			t.Errorf("%.100s:\n got %v\nwant %s", text, err, says)
+		}
+	}
+}
+
+func TestStreamWithoutObjectsIsAnErrorAndAnEmptyListIsNot(t *testing.T) {
+	for _, text := range []string{"", "\n", "# nothing\n---\n", "null\n"} {
+		m := source.Manifests{Path: "-", Stdin: strings.NewReader(text), Log: newLogbook().logger()}
+		err := m.Run(t.Context(), func(*service.Snapshot) { t.Error("published") })
+		if err == nil || err.Error() != "read manifests from standard input: it held no object; did the command before the pipe fail?" {
+			t.Errorf("%q: got error %v", text, err)
+		}
+	}
+	snapshot, log := readManifests(t, source.Manifests{}, "apiVersion: v1\nitems: []\nkind: List\nmetadata:\n  resourceVersion: \"\"\n")
+	equal(t, "log", log, nil)
+	equal(t, "clusterIPs", clusterIPsOf(snapshot), nil)
+}
+
 func TestUnusualObjectsAreSaidAndSkipped(t *testing.T) {
 	for name, c := range map[string]struct {
 		text string
 		says []string
 	}{
 		"kinds not used": {"{apiVersion: v1, kind: Pod}\n---\n{apiVersion: v1, kind: Pod}\n---\n{apiVersion: discovery.k8s.io/v1beta1, kind: EndpointSlice, odd: 1}\n",
-			[]string{"v1/Pod", "discovery.k8s.io/v1beta1/EndpointSlice"}},
+			[]string{`msg="objects of this kind are not used and skipped" kind=v1/Pod file=`, `EndpointSlice of discovery.k8s.io/v1 meant?" kind=discovery.k8s.io/v1beta1/EndpointSlice`}},
+		"slips": {"{apiVersion: discovery.k8s.io/v1, kind: EndpointSlices}\n---\n{apiVersion: v1, kind: Sevrice}\n---\n{apiVersion: v1, kind: node}\n",
+			[]string{"is EndpointSlice of discovery.k8s.io/v1 meant?", "is Service of v1 meant?", "is Node of v1 meant?"}},
+		"no slips": {"{apiVersion: serving.knative.dev/v1, kind: Service}\n---\n{apiVersion: v1, kind: ConfigMap}\n---\n{apiVersion: v1, kind: Secret}\n",
+			[]string{`skipped" kind=serving.knative.dev/v1/Service`, `skipped" kind=v1/ConfigMap`, `skipped" kind=v1/Secret`}},
 		"no name": {"{apiVersion: v1, kind: Service}", []string{"has no metadata.name"}},
 		"twice":   {manifest("web", "1"), []string{"more than once"}},
 	} {
@@ -202,6 +244,10 @@ func TestOnlyTheNodeOfOurNameCounts(t *testing.T) {
 	snapshot, log := readManifests(t, source.Manifests{NodeName: "b"}, text)
 	equal(t, "log", log, nil)
 	equal(t, "node IPs", texts(snapshot.NodeIPs), []string{"172.20.1.2"})
+
+	snapshot, log = readManifests(t, source.Manifests{NodeName: "vm"}, text)
+	equal(t, "log", log, []string{`level=INFO msg="no Node \"vm\" in the manifests; this node's addresses are taken from its interfaces"`})
+	equal(t, "node IPs", texts(snapshot.NodeIPs), []string{})
 }
 
 func TestUnreadablePathIsAnErrorAtOnce(t *testing.T) {

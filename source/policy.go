@@ -54,6 +54,19 @@ func policyOf(svc *corev1.Service, o Options, say say) service.Policy {
 	return policy
 }
 
+// checkWishes says which wishes of a Service are not granted yet.
+func checkWishes(spec *corev1.ServiceSpec, say say) {
+	if len(spec.LoadBalancerSourceRanges) > 0 {
+		say("spec.loadBalancerSourceRanges is not enforced yet: every client is admitted")
+	}
+	if spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
+		say("spec.externalTrafficPolicy Local is not honored yet: all endpoints are used")
+	}
+	if p := spec.InternalTrafficPolicy; p != nil && *p == corev1.ServiceInternalTrafficPolicyLocal {
+		say("spec.internalTrafficPolicy Local is not honored yet: all endpoints are used")
+	}
+}
+
 // ourAnnotations returns the names of the annotations meant for us, sorted.
 func ourAnnotations(svc *corev1.Service) []string {
 	var names []string

@@ -26,12 +26,29 @@ func buildService(svc *corev1.Service, its []*discoveryv1.EndpointSlice, o Optio
 		say("is not served: %v; rename it", err)
 		return nil, said
 	}
+	if primaryClusterIP(&svc.Spec) == "" {
+		say("has no spec.clusterIP and is not served: without an API server nobody allots one; set e.g. clusterIP: 10.96.0.99")
+		return nil, said
+	}
 	checkType(&svc.Spec, say)
+	checkWishes(&svc.Spec, say)
 	fronts := frontends(svc, say)
-	policy := policyOf(svc, o, say)
-	read := readSlices(its, &said)
-
+	served := servedPorts(svc, policyOf(svc, o, say), say)
+	if len(served) == 0 {
+		return nil, said
+	}
+	read := readSlices(svc, its, &said)
 	var ports []*service.Port
+	for _, common := range served {
+		ports = append(ports, perFamily(common, fronts, read)...)
+	}
+	return ports, said
+}
+
+// servedPorts returns what can be served of a Service's ports, as far as it is the
+// same in each family.
+func servedPorts(svc *corev1.Service, policy service.Policy, say say) []service.Port {
+	var served []service.Port
 	seen := map[service.Name]bool{}
 	for _, sp := range svc.Spec.Ports {
 		name, nodePort, err := checkPort(svc, sp)
@@ -46,10 +63,9 @@ func buildService(svc *corev1.Service, its []*discoveryv1.EndpointSlice, o Optio
 		if nodePort == 0 && svc.Spec.Type == corev1.ServiceTypeNodePort {
 			say("port %q (%d) has no nodePort and nothing assigns one here: set spec.ports[].nodePort", sp.Name, sp.Port)
 		}
-		common := service.Port{Name: name, Number: uint16(sp.Port), NodePort: nodePort, Policy: policy}
-		ports = append(ports, perFamily(common, fronts, read)...)
+		served = append(served, service.Port{Name: name, Number: uint16(sp.Port), NodePort: nodePort, Policy: policy})
 	}
-	return ports, said
+	return served
 }
 
 // perFamily returns a Service port once for each family the Service has.
@@ -79,8 +95,7 @@ func ours(svc *corev1.Service) bool {
 	if _, other := svc.Labels[labelProxyName]; other || svc.Spec.Type == corev1.ServiceTypeExternalName {
 		return false
 	}
-	primary := primaryClusterIP(&svc.Spec)
-	return primary != "" && primary != corev1.ClusterIPNone
+	return primaryClusterIP(&svc.Spec) != corev1.ClusterIPNone
 }
 
 // checkObjectName returns why an API server would have refused the Service's

@@ -44,11 +44,11 @@ func TestBrokenFileKeepsItsLastGoodState(t *testing.T) {
 	write(t, a, manifest("a", "1")+"---\n"+manifest("aa", "11"))
 	write(t, b, broken)
 	f := follow(t, source.Manifests{Path: dir})
-	f.log.wait(t, "level=ERROR", b, "document 1", "Service web", "spec.clusterIp")
+	f.log.wait(t, "level=ERROR", "no good state yet: nothing in it is served", b, "document 1", "Service web", "spec.clusterIp")
 	f.expect(t, "10.96.0.1", "10.96.0.11")
 
 	write(t, a, manifest("a", "2")+"---\n"+broken)
-	f.log.wait(t, "level=ERROR", a, "document 2", "spec.clusterIp")
+	f.log.wait(t, "level=ERROR", "its last good state stays in force", a, "document 2", "spec.clusterIp")
 	f.quiet(t)
 	write(t, b, manifest("b", "3"))
 	f.expect(t, "10.96.0.1", "10.96.0.11", "10.96.0.3")
@@ -70,7 +70,7 @@ func TestFaultIsSaidOnceWhileOthersChange(t *testing.T) {
 	f.next(t)
 	f.log.wait(t, "level=ERROR", "bad.yaml")
 	f.log.wait(t, "level=ERROR", "pipe.yaml", "not a regular file")
-	f.log.wait(t, "level=WARN", "apps/v1/Deployment", "not used")
+	f.log.wait(t, "level=WARN", "not used", "kind=apps/v1/Deployment", "file="+filepath.Join(dir, "odd.yaml"))
 	for _, ip := range []string{"1", "2", "3"} {
 		write(t, filepath.Join(dir, "good.yaml"), manifest("good", ip))
 		f.expect(t, "10.96.0."+ip)
@@ -79,7 +79,7 @@ func TestFaultIsSaidOnceWhileOthersChange(t *testing.T) {
 
 	write(t, filepath.Join(dir, "good.yaml"), manifest("good", "4")+"  sessionAffinity: Cookie\n")
 	f.expect(t, "10.96.0.4")
-	f.log.wait(t, "level=WARN", "Service default/good", "Cookie")
+	f.log.wait(t, "level=WARN", "Service default/good", "Cookie", "file="+filepath.Join(dir, "good.yaml"))
 	write(t, filepath.Join(dir, "good.yaml"), manifest("good", "5"))
 	f.expect(t, "10.96.0.5")
 	write(t, filepath.Join(dir, "good.yaml"), manifest("good", "6")+"  sessionAffinity: Cookie\n")
