@@ -2,6 +2,7 @@ package balancer
 
 import (
 	"net/netip"
+	"sync/atomic"
 	"time"
 )
 
@@ -18,6 +19,8 @@ type affinity struct {
 	records map[netip.Addr]*record
 	byUse   ring // all records, the least recently used first
 	evicted uint64
+	// allEvicted counts for several Balancers; may be nil.
+	allEvicted *atomic.Uint64
 
 	// timer runs while there are records, and is due no later than the oldest
 	// one expires. It calls wake, which takes the mutex.
@@ -72,6 +75,9 @@ func (a *affinity) add(client netip.Addr) *record {
 	if len(a.records) >= a.max {
 		a.drop(a.byUse.first())
 		a.evicted++
+		if a.allEvicted != nil {
+			a.allEvicted.Add(1)
+		}
 	}
 	if a.records == nil {
 		a.records = make(map[netip.Addr]*record)

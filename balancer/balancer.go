@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kube-splice/kube-splice/service"
@@ -19,6 +20,9 @@ type Config struct {
 	// MaxAffinity is how many affinity records are kept at most; the least
 	// recently used one makes room for a new one. 0 means 100,000.
 	MaxAffinity int
+	// Evicted, if not nil, also counts the records that made room. Balancers may
+	// share it.
+	Evicted *atomic.Uint64
 }
 
 // Balancer hands out the endpoints of one Service port. All methods may be
@@ -46,6 +50,7 @@ func New(config Config) *Balancer {
 	if b.affinity.max <= 0 {
 		b.affinity.max = defaultMaxAffinity
 	}
+	b.affinity.allEvicted = config.Evicted
 	b.affinity.wake = b.expireAffinity
 	return b
 }

@@ -39,13 +39,15 @@ func (p *Proxy) hold(family service.Family, portal service.Portal) error {
 		c.wanted = true
 		return nil
 	}
-	fd, err := bind(at)
+	fd, err := p.bind(at)
 	switch {
 	case err == nil:
 		p.claims[at] = &claim{fd: fd, wanted: true}
 		return nil
 	case errors.Is(err, unix.EADDRNOTAVAIL) && portal.Kind != service.NodePort:
 		return nil // not an address of this node
+	case errors.Is(err, unix.EADDRINUSE) && p.hasListener(portal.Number):
+		return fmt.Errorf("a listener of this proxy has port %d: keep --proxy-port-range apart from the node ports: %w", portal.Number, err)
 	case errors.Is(err, unix.EADDRINUSE):
 		return fmt.Errorf("another program of this node uses port %d: stop it or choose another port: %w", portal.Number, err)
 	}
@@ -53,6 +55,27 @@ func (p *Proxy) hold(family service.Family, portal service.Portal) error {
 }
 
 func (c *claim) release() { _ = unix.Close(c.fd) }
+
+// bind claims at, although we hold the same number on another address that overlaps
+// with it: a node port is held on every address.
+func (p *Proxy) bind(at netip.AddrPort) (int, error) {
+	fd, err := bind(at)
+	if !errors.Is(err, unix.EADDRINUSE) {
+		return fd, err
+	}
+	for own, c := range p.claims {
+		if own.Port() == at.Port() {
+			_ = unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+			defer func() { _ = unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 0) }()
+		}
+	}
+	return bind(at)
+}
+
+func (p *Proxy) hasListener(port uint16) bool {
+	_, has := (*p.ownPorts.Load())[port]
+	return has
+}
 
 // bind binds a socket to at that nobody else can bind to. SO_REUSEADDR lets it
 // pass over connections in TIME-WAIT and is taken back at once.

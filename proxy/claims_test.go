@@ -109,3 +109,22 @@ func TestExternalAddressOfTheNodeItselfIsNotTakenFromItsPrograms(t *testing.T) {
 		t.Error("the load balancer's address, which is the node's own, is not held")
 	}
 }
+
+func TestNodePortAndAPortalOfTheNodesAddressMayHaveOneNumber(t *testing.T) {
+	outer := newPort("outer")
+	outer.Number = 30080
+	outer.ExternalIPs = []netip.Addr{netip.MustParseAddr("10.88.0.12")}
+	for _, order := range [][]*service.Port{
+		{outer, withNodePort(newPort("web"), 30080)},
+		{withNodePort(newPort("web"), 30080), outer},
+	} {
+		r := newRig(t, ruled)
+		r.open(order...)
+		if ln, err := net.Listen("tcp", "10.88.0.12:30080"); err == nil {
+			_ = ln.Close()
+			t.Error("another program could take the address both hold")
+		}
+		r.open()
+		r.Prune()
+	}
+}

@@ -86,7 +86,8 @@ func (p *Proxy) refuse(client *net.TCPConn, rec Record, accepted time.Time, why 
 
 // ended tells the world that a connection is over.
 func (p *Proxy) ended(rec Record, accepted time.Time) {
-	rec.Duration = time.Since(accepted)
+	rec.Ended = time.Now()
+	rec.Duration = rec.Ended.Sub(accepted)
 	p.counters.active.Add(-1)
 	p.cfg.Record(rec)
 }

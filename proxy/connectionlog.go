@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net/netip"
@@ -10,15 +11,17 @@ import (
 )
 
 // ConnectionLog writes one line a connection. Records wait in a bounded queue for
-// the goroutine that writes; when the sink is too slow they are dropped and
-// counted, because the data path must not wait for a disk or a pipe.
+// the goroutine that writes; when the sink is too slow they are dropped, because the
+// data path must not wait for a disk or a pipe. Those, and those the sink refused, are
+// counted.
 type ConnectionLog struct {
-	out     *slog.Logger
+	out     slog.Handler
 	log     *slog.Logger
 	queue   chan Record
 	dropped atomic.Int64
-	said    atomic.Int64  // how many of them the operator knows of
-	lossy   chan struct{} // a token when records have been dropped
+	said    atomic.Int64          // how many of them the operator knows of
+	fault   atomic.Pointer[error] // the last one of the sink
+	lossy   chan struct{}         // a token when records have been dropped
 	closing chan struct{}
 	done    chan struct{}
 }
@@ -31,12 +34,12 @@ const queueLength = 8192
 // the caller's.
 func NewConnectionLog(sink io.Writer, json bool, log *slog.Logger) *ConnectionLog {
 	options := &slog.HandlerOptions{ReplaceAttr: withoutLevel}
-	var handler slog.Handler = slog.NewTextHandler(sink, options)
+	var out slog.Handler = slog.NewTextHandler(sink, options)
 	if json {
-		handler = slog.NewJSONHandler(sink, options)
+		out = slog.NewJSONHandler(sink, options)
 	}
 	l := &ConnectionLog{
-		out: slog.New(handler), log: log,
+		out: out, log: log,
 		queue: make(chan Record, queueLength), done: make(chan struct{}),
 		lossy: make(chan struct{}, 1), closing: make(chan struct{}),
 	}
@@ -53,11 +56,16 @@ func (l *ConnectionLog) Record(r Record) {
 	select {
 	case l.queue <- r:
 	default:
-		l.dropped.Add(1)
-		select {
-		case l.lossy <- struct{}{}:
-		default: // it has been told and not been heard yet
-		}
+		l.lose()
+	}
+}
+
+// lose counts a record that will not be in the log.
+func (l *ConnectionLog) lose() {
+	l.dropped.Add(1)
+	select {
+	case l.lossy <- struct{}{}:
+	default: // it has been told and not been heard yet
 	}
 }
 
@@ -81,7 +89,10 @@ func (l *ConnectionLog) Close(ctx context.Context) {
 func (l *ConnectionLog) write() {
 	defer close(l.done)
 	for r := range l.queue {
-		r.write(l.out)
+		if err := r.write(l.out); err != nil {
+			l.fault.Store(&err)
+			l.lose()
+		}
 	}
 }
 
@@ -108,17 +119,22 @@ func (l *ConnectionLog) warn() {
 func (l *ConnectionLog) sayDropped() {
 	n := l.dropped.Load()
 	if before := l.said.Swap(n); n > before {
-		l.log.Warn("connection log: the sink is too slow; records were dropped", "records", n-before)
+		reason := errors.New("the sink is too slow")
+		if fault := l.fault.Swap(nil); fault != nil {
+			reason = *fault
+		}
+		l.log.Warn("connection log: records were dropped", "records", n-before, "error", reason)
 	}
 }
 
 // write logs the record. The keys are a contract with whoever reads the log.
-func (r *Record) write(out *slog.Logger) {
+func (r *Record) write(out slog.Handler) error {
 	message := ""
 	if r.Err != nil {
 		message = r.Err.Error()
 	}
-	out.LogAttrs(context.Background(), slog.LevelInfo, "connection",
+	line := slog.NewRecord(r.Ended, slog.LevelInfo, "connection", 0)
+	line.AddAttrs(
 		slog.String("proto", string(r.Name.Protocol)),
 		slog.String("service", r.Name.String()),
 		slog.String("client", text(r.Client)),
@@ -133,6 +149,7 @@ func (r *Record) write(out *slog.Logger) {
 		slog.String("close", string(r.Close)),
 		slog.String("error", message),
 	)
+	return out.Handle(context.Background(), line)
 }
 
 func text(a netip.AddrPort) string {

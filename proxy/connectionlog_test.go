@@ -16,12 +16,14 @@ import (
 	"github.com/kube-splice/kube-splice/proxy"
 )
 
+var ended = time.Date(2026, 11, 30, 12, 0, 0, 5e6, time.UTC)
+
 func aRecord() proxy.Record {
 	return proxy.Record{
 		Name:   newPort("web").Name,
 		Client: netip.MustParseAddrPort("10.244.1.50:40000"), Original: netip.MustParseAddrPort("10.96.0.10:80"),
 		Backend: netip.MustParseAddrPort("10.244.1.11:8080"), Attempts: 2, Sticky: true,
-		Dial: 1500 * time.Microsecond, Duration: 2 * time.Second, Up: 5, Down: 7,
+		Dial: 1500 * time.Microsecond, Duration: 2 * time.Second, Ended: ended, Up: 5, Down: 7,
 		Close: proxy.BackendReset, Err: errors.New("connection reset by peer"),
 	}
 }
@@ -47,8 +49,8 @@ func TestConnectionLogKeysAreFixed(t *testing.T) {
 		"attempts": 2.0, "sticky": true, "dial_ms": 1.5, "duration_ms": 2000.0,
 		"bytes_up": 5.0, "bytes_down": 7.0, "close": "backend-reset", "error": "connection reset by peer",
 	}
-	if at, err := time.Parse(time.RFC3339Nano, line["time"].(string)); err != nil || time.Since(at) > time.Minute {
-		t.Errorf("time is %v (%v)", line["time"], err)
+	if at, err := time.Parse(time.RFC3339Nano, line["time"].(string)); err != nil || !at.Equal(ended) {
+		t.Errorf("time is %v (%v), want the connection's end", line["time"], err)
 	}
 	delete(line, "time")
 	if !maps.Equal(line, want) {
@@ -58,7 +60,7 @@ func TestConnectionLogKeysAreFixed(t *testing.T) {
 
 func TestConnectionLogKeysAreThereWhenNothingIsKnown(t *testing.T) {
 	line := map[string]any{}
-	check(t, json.Unmarshal([]byte(written(t, true, proxy.Record{Name: newPort("web").Name, Close: proxy.RefusedDirect})), &line))
+	check(t, json.Unmarshal([]byte(written(t, true, proxy.Record{Name: newPort("web").Name, Ended: ended, Close: proxy.RefusedDirect})), &line))
 	keys := slices.Sorted(maps.Keys(line))
 	want := strings.Fields("attempts backend bytes_down bytes_up client close dial_ms duration_ms error msg original proto service sticky time")
 	if !slices.Equal(keys, want) {
@@ -117,6 +119,18 @@ func TestSinkThatTakesNothingCostsRecordsNotTime(t *testing.T) {
 func countLines(r io.Reader) int64 {
 	text, _ := io.ReadAll(r)
 	return int64(strings.Count(string(text), "\n"))
+}
+
+func TestRecordsThatTheSinkRefusesAreCountedAndSaid(t *testing.T) {
+	reader, sink := io.Pipe()
+	check(t, reader.CloseWithError(errors.New("no space left on device")))
+	var log logText
+	l := proxy.NewConnectionLog(sink, true, slog.New(slog.NewTextHandler(&log, nil)))
+	l.Record(aRecord())
+	l.Close(context.Background())
+	if l.Dropped() != 1 || log.count("no space left on device") != 1 {
+		t.Errorf("%d counted as dropped, and said: %s", l.Dropped(), log.String())
+	}
 }
 
 func TestClosingDoesNotWaitForASinkForEver(t *testing.T) {

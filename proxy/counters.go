@@ -6,17 +6,19 @@ import "sync/atomic"
 type counters struct {
 	accepted, active, refusedDirect, noEndpoints, dialFailed, failedTries atomic.Int64
 	failing                                                               atomic.Int64
+	evicted                                                               atomic.Uint64
 }
 
 // Counts is a copy of what the Proxy has counted since it was made.
 type Counts struct {
-	Accepted      int64 // connections taken from listeners
-	Active        int64 // of these, not ended yet
-	RefusedDirect int64 // came to a listener without being led there
-	NoEndpoints   int64 // reset because every eligible endpoint had left
-	DialFailed    int64 // reset because no endpoint could be reached
-	FailedTries   int64 // dials that failed, whether or not another one succeeded
-	Failing       int64 // listeners and portals that cannot be opened at present
+	Accepted      int64  // connections taken from listeners
+	Active        int64  // of these, not ended yet
+	RefusedDirect int64  // came to a listener without being led there
+	NoEndpoints   int64  // reset because every eligible endpoint had left
+	DialFailed    int64  // reset because no endpoint could be reached
+	FailedTries   int64  // dials that failed, whether or not another one succeeded
+	Evicted       uint64 // affinity records that made room for others
+	Failing       int64  // listeners and portals that cannot be opened at present
 }
 
 // Counts returns the counts. Each is exact; together they are not of one moment.
@@ -26,6 +28,6 @@ func (p *Proxy) Counts() Counts {
 		Accepted: c.accepted.Load(), Active: c.active.Load(),
 		RefusedDirect: c.refusedDirect.Load(), NoEndpoints: c.noEndpoints.Load(),
 		DialFailed: c.dialFailed.Load(), FailedTries: c.failedTries.Load(),
-		Failing: c.failing.Load(),
+		Evicted: c.evicted.Load(), Failing: c.failing.Load(),
 	}
 }

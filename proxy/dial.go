@@ -83,12 +83,14 @@ func (d *dialing) blame(ctx context.Context, pick balancer.Pick, err error) {
 		pick.Done()
 	case isShortage(err): // we lack something; the endpoint may be fine
 		pick.Done()
+		d.rec.Attempts-- // the endpoint was not asked
 		d.shortage.note(err)
 		d.pause = min(max(2*d.pause, 5*time.Millisecond), time.Second)
 		sleep(ctx, d.pause)
 	default:
 		pick.Failed()
 		d.counters.failedTries.Add(1)
+		d.cfg.Log.Debug("dial failed", "service", d.listener.name.String(), "endpoint", pick.Endpoint.String(), "error", err)
 		if errors.Is(err, context.DeadlineExceeded) {
 			d.silent = append(d.silent, pick.Endpoint)
 		} else {

@@ -1,7 +1,9 @@
 package proxy
 
 import (
+	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"net/netip"
 	"sync/atomic"
@@ -35,7 +37,7 @@ type listener struct {
 func (p *Proxy) listen(port *service.Port) (*listener, error) {
 	lc := net.ListenConfig{KeepAlive: p.cfg.keepAlive(), KeepAliveConfig: p.cfg.KeepAlive}
 	lc.SetMultipathTCP(false) // splice and TCP_INFO work on plain TCP sockets
-	ln, err := p.ports.listen(p.ctx, &lc, p.cfg.bindAddress(port.Name.Family), p.cfg.KeepPorts[port.Name])
+	ln, err := p.ports.listen(p.ctx, &lc, p.cfg.bindAddress(port.Name.Family), port.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -47,11 +49,15 @@ func (p *Proxy) listen(port *service.Port) (*listener, error) {
 	l := &listener{
 		name: port.Name, ln: ln, parked: true,
 		addr:     netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()),
-		balancer: balancer.New(balancer.Config{}),
+		balancer: balancer.New(balancer.Config{Evicted: &p.counters.evicted}),
 		resumed:  make(chan struct{}, 1), closed: make(chan struct{}),
 	}
 	p.accepting.Go(func() { p.accept(l) })
-	p.cfg.Log.Debug("listening", "service", l.name.String(), "address", l.addr.String())
+	level := slog.LevelDebug
+	if p.cfg.Direct { // then it is for people to connect to
+		level = slog.LevelInfo
+	}
+	p.cfg.Log.Log(context.Background(), level, "listening", "service", l.name.String(), "address", l.addr.String())
 	return l, nil
 }
 
@@ -86,8 +92,9 @@ func (l *listener) setParked(parked bool) error {
 		return nil
 	}
 	if parked {
-		l.parked = true
-		return park(l.ln)
+		err := park(l.ln)
+		l.parked = err == nil
+		return err
 	}
 	if err := unpark(l.ln); err != nil {
 		return err
@@ -107,19 +114,24 @@ func (l *listener) close() {
 	_ = l.ln.Close()
 }
 
+// Pauses after an accept that failed for want of something.
+const shortestPause, longestPause = 5 * time.Millisecond, time.Second
+
 // accept is l's goroutine: it hands every connection to a goroutine of its own at
 // once, so nothing that befalls one connection delays another.
 func (p *Proxy) accept(l *listener) {
-	const shortest, longest = 5 * time.Millisecond, time.Second
 	pause := time.Duration(0)
 	for {
-		conn, err := p.acceptOne(l.ln)
+		conn, err := l.ln.AcceptTCP()
 		switch {
 		case err == nil:
 			pause = 0
 			p.counters.accepted.Add(1)
-			p.counters.active.Add(1)
-			p.conns.Go(func() { p.serve(l, conn) })
+			if p.awaitRoom(l) {
+				p.conns.Go(func() { p.serve(l, conn) })
+			} else {
+				p.turnAway(l, conn)
+			}
 		case errors.Is(err, net.ErrClosed):
 			return
 		case errors.Is(err, syscall.EINVAL): // parked: accept(2) on a socket that does not listen
@@ -129,13 +141,21 @@ func (p *Proxy) accept(l *listener) {
 				return
 			}
 		default: // out of descriptors or memory: the clients wait in the kernel's queue
-			pause = min(max(2*pause, shortest), longest)
+			pause = min(max(2*pause, shortestPause), longestPause)
 			p.shortage.note(err)
-			select {
-			case <-time.After(pause):
-			case <-l.closed:
+			if !l.wait(pause) {
 				return
 			}
 		}
+	}
+}
+
+// wait pauses and reports whether the listener is still open.
+func (l *listener) wait(pause time.Duration) bool {
+	select {
+	case <-time.After(pause):
+		return true
+	case <-l.closed:
+		return false
 	}
 }

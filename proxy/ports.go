@@ -55,8 +55,10 @@ var errNoPortLeft = errors.New("no port is free in the range")
 // portPool is where listener ports come from.
 type portPool struct {
 	PortRange
-	had  map[service.Name]uint16 // of an earlier life; nil once promised
-	kept map[uint16]bool         // promised to Service ports that had them before
+	had   map[service.Name]uint16 // in an earlier life, and not taken up or lost yet
+	kept  map[uint16]bool         // promised to Service ports that had them
+	avoid map[uint16]bool         // node ports
+	later bool                    // the first Snapshot has been seen
 }
 
 // newPortPool returns the pool of a configured range, or of the kernel's ephemeral
@@ -71,33 +73,41 @@ func newPortPool(r PortRange, had map[service.Name]uint16) portPool {
 	return pool
 }
 
-// keep promises the ports of an earlier life to the Service ports that had them,
-// as far as they are wanted now. The next call takes all promises back: what was
-// not taken up is lost to another program.
-func (r *portPool) keep(wanted []*service.Port) {
-	r.kept = map[uint16]bool{}
+// plan promises the ports of an earlier life to the Service ports that had them
+// and that the first Snapshot still has, and keeps off the node ports.
+func (r *portPool) plan(wanted []*service.Port) {
+	had := r.had
+	if !r.later {
+		r.had, r.later = map[service.Name]uint16{}, true
+	}
+	r.kept, r.avoid = map[uint16]bool{}, map[uint16]bool{}
 	for _, port := range wanted {
-		if number, before := r.had[port.Name]; before {
+		if number, before := had[port.Name]; before {
+			r.had[port.Name] = number
 			r.kept[number] = true
 		}
+		r.avoid[port.NodePort] = true
 	}
-	r.had = nil
 }
 
-// listen opens a listener on addr: at the port prefer if that can be had, else at
-// the first free one from a random place on. Ports are always asked for by number;
-// see park.
-func (r portPool) listen(ctx context.Context, lc *net.ListenConfig, addr netip.Addr, prefer uint16) (*net.TCPListener, error) {
-	if r.kept[prefer] {
-		if ln, err := listenTCP(ctx, lc, netip.AddrPortFrom(addr, prefer)); err == nil {
-			return ln, nil
+// listen opens a listener on addr: at the port the Service port had if that is
+// free, else at the first free one from a random place on. Ports are always asked
+// for by number; see park.
+func (r *portPool) listen(ctx context.Context, lc *net.ListenConfig, addr netip.Addr, name service.Name) (*net.TCPListener, error) {
+	if before, had := r.had[name]; had {
+		ln, err := listenTCP(ctx, lc, netip.AddrPortFrom(addr, before))
+		if err == nil || errors.Is(err, syscall.EADDRINUSE) {
+			delete(r.had, name) // taken up, or lost to another program
+		}
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			return ln, err
 		}
 	}
 	size := int(r.Last) - int(r.First) + 1
 	start := rand.IntN(size)
 	for i := range size {
 		port := r.First + uint16((start+i)%size)
-		if r.kept[port] {
+		if r.kept[port] || r.avoid[port] {
 			continue
 		}
 		ln, err := listenTCP(ctx, lc, netip.AddrPortFrom(addr, port))

@@ -116,6 +116,36 @@ func TestKeptPortThatIsGoneOrOutOfRangeIsReplaced(t *testing.T) {
 	}
 }
 
+func TestKeptPortOutlivesAFailedStart(t *testing.T) {
+	p := newPort("web")
+	r := newRig(t, func(c *proxy.Config) {
+		c.BindAddress = netip.MustParseAddr("10.88.0.50")
+		c.KeepPorts = map[service.Name]uint16{p.Name: 40404}
+	})
+	snap := &service.Snapshot{Ports: []*service.Port{p}}
+	if opened := r.Open(snap); opened.Failed != 1 {
+		t.Fatalf("opened %+v on an address that is not there", opened)
+	}
+	check(t, addAddress("lo", "10.88.0.50/32"))
+	defer func() { check(t, removeAddress("lo", "10.88.0.50/32")) }()
+	opened := r.Open(snap)
+	if len(opened.Bindings) != 1 || opened.Bindings[0].Listener.Port() != 40404 {
+		t.Errorf("bindings %v, want the port it had", opened.Bindings)
+	}
+}
+
+func TestListenersKeepOffNodePorts(t *testing.T) {
+	for range 10 {
+		r := newRig(t, ruled, inRange(30500, 30501))
+		opened := r.Open(&service.Snapshot{Ports: []*service.Port{withNodePort(newPort("web"), 30500)}})
+		if opened.Failed != 0 || opened.Bindings[0].Listener.Port() != 30501 {
+			t.Fatalf("opened %+v, want the listener beside the node port", opened)
+		}
+		r.open()
+		r.Prune()
+	}
+}
+
 func TestListenersBindToTheAddressGiven(t *testing.T) {
 	a, _ := echo(t, "a", "10.88.0.12:0")
 	r := newRig(t, func(c *proxy.Config) { c.BindAddress = netip.MustParseAddr("10.88.0.11") })

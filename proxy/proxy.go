@@ -28,21 +28,21 @@ type Proxy struct {
 	alone     map[service.Name]bool // ports of other protocols, said already
 
 	// The data path's.
-	ownPorts  atomic.Pointer[map[uint16]struct{}] // every listener's port
-	counters  counters
-	shortage  shortage
-	room      int64 // descriptors
-	accepting sync.WaitGroup
-	conns     sync.WaitGroup
+	ownPorts    atomic.Pointer[map[uint16]struct{}] // every listener's port
+	counters    counters
+	shortage    shortage
+	descriptors *descriptors
+	accepting   sync.WaitGroup
+	conns       sync.WaitGroup
 }
 
 // New returns a Proxy without listeners. Shutdown ends it.
 func New(cfg Config) *Proxy {
 	p := &Proxy{
-		cfg:       cfg.withDefaults(),
-		listeners: map[service.Name]*listener{},
-		claims:    map[netip.AddrPort]*claim{},
-		room:      room(),
+		cfg:         cfg.withDefaults(),
+		listeners:   map[service.Name]*listener{},
+		claims:      map[netip.AddrPort]*claim{},
+		descriptors: newDescriptors(),
 	}
 	p.ports = newPortPool(p.cfg.Ports, p.cfg.KeepPorts)
 	p.troubles.log = p.cfg.Log
@@ -66,7 +66,7 @@ type Opened struct {
 func (p *Proxy) Open(snap *service.Snapshot) Opened {
 	var opened Opened
 	p.troubles.begin()
-	p.ports.keep(snap.Ports)
+	p.ports.plan(snap.Ports)
 	for _, l := range p.listeners {
 		l.wanted = false
 	}
@@ -111,8 +111,11 @@ func (p *Proxy) openPort(port *service.Port, opened *Opened) {
 		p.listeners[port.Name] = l
 	}
 	l.wanted = true
+	changed := l.port.Load() != port || l.left
 	if !p.troubles.note(port.Name, "serve", l.update(port, p.cfg.Balancer)) {
 		opened.Failed++
+	} else if changed {
+		p.cfg.Log.Debug("serving", "service", port.Name.String(), "endpoints", l.eligible.Load())
 	}
 	for _, portal := range port.Portals() {
 		if !p.troubles.note(port.Name, "open "+portalText(portal), p.hold(port.Name.Family, portal)) {
@@ -167,18 +170,20 @@ func (p *Proxy) Shutdown(ctx context.Context) {
 	clear(p.claims)
 }
 
-// storeOwnPorts tells the data path which ports are our listeners'.
+// storeOwnPorts tells the data path which ports are our listeners', and how many
+// descriptors the control path holds.
 func (p *Proxy) storeOwnPorts() {
 	ports := make(map[uint16]struct{}, len(p.listeners))
 	for _, l := range p.listeners {
 		ports[l.addr.Port()] = struct{}{}
 	}
 	p.ownPorts.Store(&ports)
+	p.descriptors.standing.Store(int64(len(p.listeners) + len(p.claims)))
 }
 
 // isOwnListener reports whether a dial to addr would reach one of our listeners.
 func (p *Proxy) isOwnListener(addr netip.AddrPort) bool {
-	if _, ours := (*p.ownPorts.Load())[addr.Port()]; !ours {
+	if !p.hasListener(addr.Port()) {
 		return false
 	}
 	local, err := net.InterfaceAddrs()

@@ -18,7 +18,8 @@ type Record struct {
 	Sticky   bool           // the backend was chosen by session affinity
 	Dial     time.Duration  // from accept to the backend's answer, failed dials included
 	Duration time.Duration  // from accept to the end
-	Up, Down int64          // bytes client to backend, and back
+	Ended    time.Time
+	Up, Down int64 // bytes client to backend, and back
 	Close    Close
 	Err      error // the error behind Close, if there is one
 	LogOff   bool  // the Service keeps its connections out of the connection log

@@ -22,14 +22,24 @@ const shortageInterval = 10 * time.Second
 
 // note counts one failure.
 func (s *shortage) note(err error) {
+	if failures, say := s.add(); say {
+		s.log.Warn("short of descriptors, memory or local ports; connections wait (raise the limit on open files: ulimit -n)",
+			"error", err, "failures", failures)
+	}
+}
+
+// add counts one failure and returns how many there were since the last line, if
+// it is time for another one.
+func (s *shortage) add() (failures int, say bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.count++
-	if now := time.Now(); now.After(s.next) {
-		s.log.Warn("short of descriptors, memory or local ports; connections wait (raise the limit on open files: ulimit -n)",
-			"error", err, "failures", s.count)
-		s.count, s.next = 0, now.Add(shortageInterval)
+	now := time.Now()
+	if now.Before(s.next) {
+		return 0, false
 	}
+	failures, s.count, s.next = s.count, 0, now.Add(shortageInterval)
+	return failures, true
 }
 
 // isShortage tells want of our own from a fault of the endpoint.

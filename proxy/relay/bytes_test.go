@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -100,12 +99,10 @@ func TestPairsLeaveNoDescriptorBehind(t *testing.T) {
 				check(t, p.backend.Close())
 				p.end(t)
 			}
-			// Pipes go back to the runtime's pool, which the collector empties.
-			for range 100 {
+			for range 500 {
 				if descriptors(t) <= before {
 					return
 				}
-				runtime.GC()
 				time.Sleep(20 * time.Millisecond)
 			}
 			t.Errorf("%d descriptors before, %d after", before, descriptors(t))

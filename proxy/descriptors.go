@@ -1,0 +1,77 @@
+package proxy
+
+import (
+	"errors"
+	"math"
+	"net"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// descriptorsEach is what one connection takes: two sockets and, with
+// relay.Copier, a pipe in each direction.
+const descriptorsEach = 2 + 2*2
+
+// descriptors is how the process's limit on open files is shared out. Without it
+// a burst of clients would take every descriptor, and while all of them waited for
+// one more to reach their backends, nobody would be served and no rule be written.
+type descriptors struct {
+	limit    int64 // for all that follows
+	kept     int64 // beyond limit, for rules, manifests and logs
+	standing atomic.Int64
+	waiting  atomic.Int64 // clients accepted that wait for room
+}
+
+// newDescriptors keeps back a quarter of what the process may open, but no more
+// than 64.
+func newDescriptors() *descriptors {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return &descriptors{limit: math.MaxInt64}
+	}
+	most := int64(min(limit.Cur, math.MaxInt64))
+	kept := min(most/4, 64)
+	return &descriptors{limit: most - kept, kept: kept}
+}
+
+var errNoRoom = errors.New("too few descriptors are left to serve another connection")
+
+// reserve counts a connection among the active ones if there is room for it.
+func (p *Proxy) reserve() bool {
+	d := p.descriptors
+	taken := p.counters.active.Add(1)*descriptorsEach + d.standing.Load() + d.waiting.Load()
+	if taken > d.limit {
+		p.counters.active.Add(-1)
+		return false
+	}
+	return true
+}
+
+// awaitRoom waits until there is room to serve a client that l has accepted; more
+// of them wait in the kernel's queue meanwhile. It reports whether the client can
+// be served: not if the listener is closed, or too many wait at other listeners.
+func (p *Proxy) awaitRoom(l *listener) bool {
+	if p.reserve() {
+		return true
+	}
+	defer p.descriptors.waiting.Add(-1)
+	if p.descriptors.waiting.Add(1) > p.descriptors.kept/2 {
+		p.shortage.note(errNoRoom)
+		return false
+	}
+	for pause := shortestPause; !p.reserve(); pause = min(2*pause, longestPause) {
+		p.shortage.note(errNoRoom)
+		if !l.wait(pause) {
+			return false
+		}
+	}
+	return true
+}
+
+// turnAway resets a client for which there is no room.
+func (p *Proxy) turnAway(l *listener, client *net.TCPConn) {
+	p.counters.active.Add(1)
+	rec := Record{Name: l.name, Client: addrPort(client.RemoteAddr()), LogOff: l.port.Load().Policy.LogOff}
+	p.refuse(client, rec, time.Now(), Internal, errNoRoom)
+}
