@@ -1,6 +1,5 @@
 // Package house holds the repository to its own rules: which package may import
-// which, one comment a package, no overlong file, no word of what is not the
-// project's.
+// which, one comment a package, no overlong file or function.
 package house
 
 import (
