@@ -55,7 +55,8 @@ func TestServicesThatAreNotForAProxyAreSkippedQuietly(t *testing.T) {
 	}
 	check(t, wantListeners(c, 2))
 	wantNotices(t, p, "SCTP", 1)
-	wantNotices(t, p, "level=WARN", 1) // that one
+	wantNotices(t, p, "no spec.clusterIP", 1)
+	wantNotices(t, p, "level=WARN", 2) // these
 	wantNotices(t, p, "level=ERROR", 0)
 }
 
