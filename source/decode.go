@@ -59,7 +59,7 @@ func (d *decoder) decode(data []byte) (contents, error) {
 			return c, nil
 		}
 		if err != nil {
-			return contents{}, fmt.Errorf("document %d: %w", c.documents+1, err)
+			return contents{}, fmt.Errorf("document %d: %s", c.documents+1, reason(err, line))
 		}
 		for _, document := range splitJSON(text) {
 			err := d.document(document, line, &c)

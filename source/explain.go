@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/yaml"
@@ -53,9 +54,7 @@ func explain(document []byte, line int, err error) error {
 
 // called names an object as far as it has a name.
 func called(kind, namespace, name string) string {
-	if strings.ContainsFunc(kind, func(r rune) bool { return !strconv.IsPrint(r) }) {
-		kind = strconv.Quote(kind)
-	}
+	kind = strings.Map(printable, kind)
 	if name == "" {
 		return kind
 	}
@@ -75,11 +74,11 @@ func asJSON(document []byte) ([]byte, error) {
 
 var yamlLine = regexp.MustCompile(`\bline (\d+): `)
 
-// reason returns an error as one line. The line numbers in an error of the YAML
+// reason returns an error as one line that is safe to print. The line numbers in an error of the YAML
 // reader, which is known by its text only, count from the document's first line,
 // and are made to count from the file's.
 func reason(err error, line int) string {
-	text := strings.Join(strings.Fields(err.Error()), " ")
+	text := strings.Map(printable, strings.Join(strings.Fields(err.Error()), " "))
 	for _, prefix := range []string{"strict decoding error: ", "error converting YAML to JSON: "} {
 		text = strings.TrimPrefix(text, prefix)
 	}
@@ -94,6 +93,14 @@ func reason(err error, line int) string {
 		}
 		return fmt.Sprintf("line %d: ", line+n-1)
 	})
+}
+
+// printable replaces what could take over a terminal.
+func printable(r rune) rune {
+	if strconv.IsPrint(r) {
+		return r
+	}
+	return utf8.RuneError
 }
 
 var indexes = regexp.MustCompile(`\[\d+\]`)

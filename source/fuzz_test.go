@@ -7,7 +7,9 @@ import (
 	"net/netip"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/kube-splice/kube-splice/service"
 	"github.com/kube-splice/kube-splice/source"
@@ -49,10 +51,13 @@ func FuzzManifests(f *testing.F) {
 		defer cancel()
 		m := source.Manifests{Path: "-", Stdin: bytes.NewReader(text), NodeName: "node", Log: slog.New(slog.DiscardHandler)}
 		// A broken text is an error of Run, and that is fine.
-		_ = m.Run(ctx, func(s *service.Snapshot) {
+		err := m.Run(ctx, func(s *service.Snapshot) {
 			checkSnapshot(t, s)
 			cancel()
 		})
+		if err != nil && strings.ContainsFunc(err.Error(), unicode.IsControl) {
+			t.Fatalf("not one clean line: %q", err)
+		}
 	})
 }
 

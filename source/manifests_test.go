@@ -140,7 +140,7 @@ func TestBrokenTextIsRefusedInOneLineThatSaysWhere(t *testing.T) {
 		"none in list":     {"{apiVersion: v1, kind: List, items: [{metadata: {name: x}}]}", "document 1: item 1: is not a Kubernetes object"},
 		"null in list":     {"{apiVersion: v1, kind: List, items: [null]}", "document 1: item 1: is not a Kubernetes object"},
 		"no kind":          {"apiVersion: v1\nmetadata: {name: x}\n", "document 1: x: it has no kind"},
-		"no apiVersion":    {"kind: \"a\\nb\"\nmetadata: {name: x, namespace: shop}\n", `document 1: "a\nb" shop/x: it has no apiVersion`},
+		"no apiVersion":    {"kind: \"a\\nb\"\nmetadata: {name: x, namespace: shop}\n", `document 1: a�b shop/x: it has no apiVersion`},
 		"bad separator":    {good + "--- junk\n" + good, "document 1: "},
 	} {
 		t.Run(name, func(t *testing.T) {
