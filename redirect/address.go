@@ -12,12 +12,11 @@ import (
 )
 
 // hostAddress chooses the node's address that rules for the node's own traffic
-// lead to: the Node object's if this host has it, else one of the interface with
-// the default route, else the first global one. The result is invalid, without
+// lead to: the Node object's if this host has it, else one that lasts, of the
+// interface with the default route if there is one. The result is invalid, without
 // an error, when this host has no address of the family but loopback and
 // link-local ones.
 func hostAddress(family service.Family, nodeIPs []netip.Addr) (netip.Addr, error) {
-	var onDefault, global []netip.Addr
 	links, err := defaultLinks(family)
 	if err != nil {
 		return netip.Addr{}, err
@@ -26,32 +25,44 @@ func hostAddress(family service.Family, nodeIPs []netip.Addr) (netip.Addr, error
 	if err != nil {
 		return netip.Addr{}, fmt.Errorf("list %s addresses of this host: %w", family, err)
 	}
+	best, bestRank := netip.Addr{}, -1
 	for _, a := range addrs {
 		addr, ok := netip.AddrFromSlice(a.IP)
-		if !ok || !usable(a, addr.Unmap()) {
+		if addr = addr.Unmap(); !ok || !usable(a, addr) {
 			continue
 		}
-		global = append(global, addr.Unmap())
+		rank := 0
+		if lasts(a, addr) {
+			rank += 2
+		}
 		if slices.Contains(links, a.LinkIndex) {
-			onDefault = append(onDefault, addr.Unmap())
+			rank++
+		}
+		if i := slices.IndexFunc(nodeIPs, func(ip netip.Addr) bool { return ip.Unmap() == addr }); i >= 0 {
+			rank = len(nodeIPs) - i + 3 // the first is the node's primary one
+		}
+		if rank > bestRank {
+			best, bestRank = addr, rank
 		}
 	}
-	for _, addr := range nodeIPs {
-		if addr = addr.Unmap(); slices.Contains(global, addr) {
-			return addr, nil
-		}
-	}
-	if candidates := append(onDefault, global...); len(candidates) > 0 {
-		return candidates[0], nil
-	}
-	return netip.Addr{}, nil
+	return best, nil
 }
 
-// usable reports whether packets may be led to addr. An IPv6 address that is not
-// yet known to be unique, or known not to be, does not answer.
+// usable reports whether packets may be led to addr. An IPv6 address that is known
+// not to be unique does not answer.
 func usable(a netlink.Addr, addr netip.Addr) bool {
-	return service.CheckEndpoint(addr) == nil &&
-		a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) == 0
+	return service.CheckEndpoint(addr) == nil && a.Flags&unix.IFA_F_DADFAILED == 0
+}
+
+// lasts reports whether addr answers already and is to stay: not one for privacy
+// that is replaced every day (RFC 8981), on its way out, or not yet known to be
+// unique (RFC 4862). In IPv4 the temporary flag means a second address of a network.
+func lasts(a netlink.Addr, addr netip.Addr) bool {
+	passing := unix.IFA_F_DEPRECATED | unix.IFA_F_TENTATIVE
+	if addr.Is6() {
+		passing |= unix.IFA_F_TEMPORARY
+	}
+	return a.Flags&passing == 0
 }
 
 // defaultLinks returns the indexes of the interfaces with a default route.

@@ -103,11 +103,66 @@ func TestPrimaryOfAFamilyWithoutAddressesAnswersNowhere(t *testing.T) {
 	choose(t, "nft")
 	n := newNode(t)
 	n.removeAddress(nodeIP)
-	n.sync(n.open(redirect.Config{NodePortAddresses: []string{"primary"}}), every())
+	n.sync(n.open(redirect.Config{NodePortAddresses: nodePorts(t, "primary")}), every())
 	if saved := n.table("iptables-save"); countLines(saved, "-j KUBE-NODEPORT-(CONTAINER|HOST)") != 0 {
 		t.Errorf("all IPv4 addresses answer on node ports:\n%s", saved)
 	}
 	if saved := n.table("ip6tables-save"); countLines(saved, "-d 2001:db8::1/128 .*-j KUBE-NODEPORT-(CONTAINER|HOST)") != 2 {
 		t.Errorf("the IPv6 address does not answer on node ports:\n%s", saved)
 	}
+}
+
+func TestAddressThatPassesIsChosenLast(t *testing.T) {
+	choose(t, "nft")
+	for name, add := range map[string]func(n *node) (address string){
+		"deprecated": func(n *node) string {
+			n.run("ip -6 addr add 2001:db8::dead/64 dev eth0 nodad preferred_lft 0")
+			return "2001:db8::dead"
+		},
+		"tentative": func(n *node) string { // until the interface has a carrier
+			n.run("ip -6 addr add 2001:db8::dead/64 dev eth0")
+			return "2001:db8::dead"
+		},
+		"temporary": addTemporary,
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			r := n.open(redirect.Config{})
+			expect := func(address string) {
+				t.Helper()
+				n.sync(r, rules(binding("shop/web", service.TCP, service.ClusterIP, "fd00:10:96::10", 80, 40001)))
+				if saved := n.table("ip6tables-save"); countLines(saved, `--to-destination \[`+address+`\]:40001`) != 1 {
+					t.Errorf("rules do not lead to %s:\n%s\n%s", address, saved, n.run("ip -6 addr show dev eth0"))
+				}
+			}
+			address := add(n) // newer ones are listed first
+			expect("2001:db8::1")
+			if address != "" {
+				n.removeAddress(nodeIPv6)
+				expect(address)
+			}
+		})
+	}
+}
+
+// addTemporary makes the kernel derive an address from the node's, as for privacy,
+// ready for use. It goes with the one it is derived from.
+func addTemporary(n *node) (address string) {
+	n.t.Helper()
+	n.removeAddress(nodeIPv6)
+	for _, command := range []string{
+		"sysctl -qw net.ipv6.conf.all.accept_dad=0",
+		"sysctl -qw net.ipv6.conf.eth0.accept_dad=0",
+		"sysctl -qw net.ipv6.conf.eth0.use_tempaddr=2",
+		"ip link add port type veth peer name end",
+		"ip link set end up",
+		"ip link set port master eth0 up",
+		"ip -6 addr add 2001:db8::1/64 dev eth0 mngtmpaddr",
+	} {
+		n.run(command)
+	}
+	if n.run("ip -6 -o addr show dev eth0 temporary -tentative") == "" {
+		n.t.Fatalf("no temporary address: %s", n.run("ip -6 addr show dev eth0"))
+	}
+	return ""
 }

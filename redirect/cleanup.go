@@ -12,15 +12,17 @@ import (
 // Cleanup removes our chains and every jump into them, of both families and from
 // both kernel interfaces, and touches nothing else. It needs nothing but the
 // iptables programs that are there, may be repeated, and goes on after an error
-// to remove what it can, unless it lacks the privilege.
-func Cleanup(ctx context.Context, cfg Config) error {
+// to remove what it can, unless it lacks the privilege. It returns where there
+// were such rules, as in "IPv4 nft".
+func Cleanup(ctx context.Context, cfg Config) (removed []string, err error) {
 	cfg = cfg.withDefaults()
 	var errs []error
 	looked := false
 	for _, variant := range []string{plain, nft, legacy} {
-		_, err := removeVariant(ctx, cfg, variant)
+		from, err := removeVariant(ctx, cfg, variant)
+		removed = append(removed, from...)
 		if err != nil && denied(err.Error()) {
-			return err
+			return removed, err
 		}
 		if !errors.Is(err, exec.ErrNotFound) {
 			looked = true
@@ -28,9 +30,9 @@ func Cleanup(ctx context.Context, cfg Config) error {
 		}
 	}
 	if !looked {
-		return errors.New("look for rules: there is no iptables program in PATH (on Debian: apt-get install iptables)")
+		return nil, errors.New("look for rules: there is no iptables program in PATH (on Debian: apt-get install iptables)")
 	}
-	return errors.Join(errs...)
+	return removed, errors.Join(errs...)
 }
 
 // cleanLeftovers removes what an earlier run left in the kernel interface that
@@ -42,21 +44,21 @@ func (t *IPTables) cleanLeftovers(ctx context.Context) {
 	}
 	if err != nil {
 		t.cfg.Log.Warn("Old rules in the other iptables could not be removed", "iptables", t.v4.other(), "error", err)
-	} else if removed {
+	} else if len(removed) > 0 {
 		t.cfg.Log.Info("Removed old rules from the other iptables", "iptables", t.v4.other())
 	}
 }
 
-// removeVariant removes our chains through the programs of one variant and reports
-// whether there were any. The error is exec.ErrNotFound if no program is there.
-func removeVariant(ctx context.Context, cfg Config, variant string) (removed bool, err error) {
+// removeVariant removes our chains through the programs of one variant and returns
+// where there were any. The error is exec.ErrNotFound if no program is there.
+func removeVariant(ctx context.Context, cfg Config, variant string) (removed []string, err error) {
 	var errs []error
 	missing := 0
 	for _, family := range []service.Family{service.IPv4, service.IPv6} {
 		t, err := openTool(ctx, cfg, family, variant)
 		if errors.Is(err, exec.ErrNotFound) {
 			if missing++; missing == 2 {
-				return false, exec.ErrNotFound
+				return nil, exec.ErrNotFound
 			}
 			continue
 		}
@@ -65,10 +67,12 @@ func removeVariant(ctx context.Context, cfg Config, variant string) (removed boo
 			continue
 		}
 		some, err := t.remove(ctx)
+		if some {
+			removed = append(removed, t.family.String()+" "+t.mode)
+		}
 		if err != nil && denied(err.Error()) {
 			return removed, err // and so it would be the other family
 		}
-		removed = removed || some
 		errs = append(errs, err)
 	}
 	return removed, errors.Join(errs...)

@@ -91,15 +91,27 @@ func retry(ctx context.Context, f func() error) error {
 }
 
 // busy reports whether err is a program's exit with statusBusy. The programs end
-// with it for want of privilege too, which does not pass.
+// with it too for want of a privilege or of a kernel module, which does not pass.
 func busy(err error) bool {
 	var ours *programError
 	var theirs *goiptables.Error
 	switch {
 	case errors.As(err, &ours):
-		return ours.status == statusBusy && !denied(ours.message)
+		return ours.status == statusBusy && passes(ours.message)
 	case errors.As(err, &theirs):
-		return theirs.ExitStatus() == statusBusy && !denied(theirs.Error())
+		return theirs.ExitStatus() == statusBusy && passes(theirs.Error())
 	}
 	return false
+}
+
+func passes(message string) bool {
+	return !denied(message) && !strings.Contains(message, "missing kernel module")
+}
+
+// absent reports whether err says that there are no programs, or that they found
+// no table to work on, rather than that they could not be run now.
+func absent(err error) bool {
+	var failed *programError
+	return errors.Is(err, exec.ErrNotFound) ||
+		errors.As(err, &failed) && failed.status > 0 && !busy(err) && !denied(failed.message)
 }

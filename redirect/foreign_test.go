@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -46,7 +47,7 @@ func TestCleanupLeavesForeignRulesAsTheyWere(t *testing.T) {
 	forEachBackend(t, func(t *testing.T, p *programs) {
 		n := newNode(t)
 		before := addForeign(n)
-		n.sync(n.open(redirect.Config{NodePortAddresses: []string{"192.0.2.0/24", "10.0.0.0/8"}}), every())
+		n.sync(n.open(redirect.Config{NodePortAddresses: nodePorts(t, "192.0.2.0/24", "10.0.0.0/8")}), every())
 		n.run("iptables -t nat -A OUTPUT -j KUBE-PORTALS-HOST")
 		n.run("iptables -t nat -A THEIR-CHAIN -j KUBE-PORTALS-HOST")
 		if n.saved() == before {
@@ -69,7 +70,11 @@ func TestCleanupOfBothInterfacesAtOnce(t *testing.T) {
 		n.run("iptables -t nat -A OUTPUT -j KUBE-PORTALS-HOST")
 		n.run("ip6tables -N KUBE-NODEPORT-NON-LOCAL")
 	}
-	n.cleanup()
+	from := n.cleanup()
+	slices.Sort(from)
+	if want := []string{"IPv4 legacy", "IPv4 nft", "IPv6 legacy", "IPv6 nft"}; !slices.Equal(from, want) {
+		t.Errorf("removed from %q, want %q", from, want)
+	}
 	for _, backend := range []string{"legacy", "nft"} {
 		choose(t, backend)
 		if saved := n.saved(); strings.Contains(saved, "KUBE-") {
@@ -81,7 +86,9 @@ func TestCleanupOfBothInterfacesAtOnce(t *testing.T) {
 func TestCleanupWithoutProgramsOrRules(t *testing.T) {
 	p := choose(t, "nft")
 	n := newNode(t)
-	n.cleanup()
+	if from := n.cleanup(); len(from) > 0 {
+		t.Errorf("removed from %q, where nothing was", from)
+	}
 	if saved := n.saved(); saved != "" {
 		t.Errorf("cleanup of nothing made\n%s", saved)
 	}
@@ -91,7 +98,10 @@ func TestCleanupWithoutProgramsOrRules(t *testing.T) {
 	t.Setenv("PATH", p.dir)
 	n.cleanup()
 	t.Setenv("PATH", t.TempDir())
-	err := n.Do(func() error { return redirect.Cleanup(t.Context(), redirect.Config{}) })
+	err := n.Do(func() error {
+		_, err := redirect.Cleanup(t.Context(), redirect.Config{})
+		return err
+	})
 	expectError(t, err, "no iptables program")
 }
 

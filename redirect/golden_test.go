@@ -45,7 +45,7 @@ func TestRulesAreAsInTheGoldenFiles(t *testing.T) {
 	}{
 		{"every", redirect.Config{}, every()},
 		{"bound", redirect.Config{}, bound},
-		{"node-port-addresses", redirect.Config{NodePortAddresses: []string{"192.0.2.0/24", "10.0.0.1/8", "primary"}},
+		{"node-port-addresses", redirect.Config{NodePortAddresses: nodePorts(t, "192.0.2.0/24", " 10.0.0.1/8 ", "primary")},
 			rules(binding("shop/web:http", service.TCP, service.NodePort, "", 30080, 40001))},
 		{"empty", redirect.Config{}, rules()},
 	}

@@ -210,11 +210,14 @@ func (n *node) intact(r *redirect.IPTables) (ok bool) {
 	return ok
 }
 
-func (n *node) cleanup() {
+// cleanup is Cleanup in the node.
+func (n *node) cleanup() (removed []string) {
 	n.t.Helper()
-	n.do(func() error {
-		return redirect.Cleanup(n.t.Context(), redirect.Config{Log: slog.New(slog.DiscardHandler)})
+	n.do(func() (err error) {
+		removed, err = redirect.Cleanup(n.t.Context(), redirect.Config{Log: slog.New(slog.DiscardHandler)})
+		return err
 	})
+	return removed
 }
 
 // saved returns all rules of both families, less the dates and counters that
@@ -258,6 +261,15 @@ func inIPv6(b service.Binding) service.Binding {
 	b.Name.Family = service.IPv6
 	b.Listener = netip.AddrPortFrom(netip.IPv6Unspecified(), b.Listener.Port())
 	return b
+}
+
+func nodePorts(t *testing.T, entries ...string) redirect.NodePortAddresses {
+	t.Helper()
+	a, err := redirect.ParseNodePortAddresses(entries)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
 }
 
 func rules(bindings ...service.Binding) redirect.Rules {

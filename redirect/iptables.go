@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -14,10 +15,8 @@ import (
 
 // Config says how rules are written. The zero value is a good one.
 type Config struct {
-	// NodePortAddresses are the addresses of this node that answer on node
-	// ports: CIDRs, and "primary" for the node's primary address of each family.
-	// A family for which nothing is given answers on all its addresses.
-	NodePortAddresses []string
+	// NodePortAddresses are the addresses of this node that answer on node ports.
+	NodePortAddresses NodePortAddresses
 	// LockWait is how long one program waits for the lock of another iptables
 	// user before it is tried again, in whole seconds; 0 means 5 s.
 	LockWait time.Duration
@@ -35,15 +34,19 @@ func (c Config) withDefaults() Config {
 // goroutine at a time, and work in the network namespace of the calling thread.
 type IPTables struct {
 	cfg     Config
-	cidrs   []netip.Prefix // parsed from cfg.NodePortAddresses
-	primary bool
 	variant string
 	v4, v6  *tool // v6 is nil while this node has no IPv6 tables
 	noIPv6  error // why v6 is nil
 	warned  warning
 	cleaned bool // leftovers in the other kernel interface were looked for
-	// placed are the junctions of the last Sync, by family.
-	placed map[*tool][]junction
+	placed  map[*tool]placement
+}
+
+// placement is what the last Sync placed in one family, and for which node.
+type placement struct {
+	junctions []junction
+	nodeIPs   []netip.Addr
+	host      netip.Addr // see hostAddress
 }
 
 // NewIPTables finds the iptables programs of the kernel interface that this node
@@ -51,19 +54,16 @@ type IPTables struct {
 // only behind the other ones. Nothing is written. An error is one line that says
 // what is missing, a program or a privilege.
 func NewIPTables(ctx context.Context, cfg Config) (*IPTables, error) {
-	t := &IPTables{cfg: cfg.withDefaults(), placed: map[*tool][]junction{}}
+	t := &IPTables{cfg: cfg.withDefaults(), placed: map[*tool]placement{}}
 	var err error
-	if t.cidrs, t.primary, err = parseNodePortAddresses(cfg.NodePortAddresses); err != nil {
-		return nil, err
-	}
 	if t.v4, t.variant, err = chooseVariant(ctx, t.cfg); err != nil {
 		return nil, err
 	}
 	if err := t.v4.probe(ctx); err != nil {
 		return nil, err
 	}
-	if t.v6, t.noIPv6 = t.openIPv6(ctx); ctx.Err() != nil {
-		return nil, context.Cause(ctx)
+	if err := t.openIPv6(ctx); err != nil {
+		return nil, err
 	}
 	return t, nil
 }
@@ -71,16 +71,23 @@ func NewIPTables(ctx context.Context, cfg Config) (*IPTables, error) {
 // Backend returns the kernel interface in use, "nft" or "legacy".
 func (t *IPTables) Backend() string { return t.v4.mode }
 
-// openIPv6 opens the IPv6 programs and makes sure there is a table behind them.
-func (t *IPTables) openIPv6(ctx context.Context) (*tool, error) {
+// openIPv6 opens the IPv6 programs, if there are any and a table is behind them;
+// else noIPv6 is why not. The error is a passing one, such as a busy lock, which
+// tells nothing about this node.
+func (t *IPTables) openIPv6(ctx context.Context) error {
 	v6, err := openTool(ctx, t.cfg, service.IPv6, t.variant)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = v6.probe(ctx)
 	}
-	if err := v6.probe(ctx); err != nil {
-		return nil, err
+	if err == nil {
+		t.v6, t.noIPv6, t.warned = v6, nil, notWarned
+		return nil
 	}
-	return v6, nil
+	if !absent(err) || ctx.Err() != nil {
+		return fmt.Errorf("open the IPv6 programs: %w", err)
+	}
+	t.noIPv6 = err
+	return nil
 }
 
 // Sync brings the kernel's rules to what is wanted: it reads them, and writes
@@ -93,7 +100,9 @@ func (t *IPTables) openIPv6(ctx context.Context) (*tool, error) {
 // times Config.LockWait, about a minute by default. It ends early with ctx.
 func (t *IPTables) Sync(ctx context.Context, want Rules) error {
 	errs := []error{t.syncFamily(ctx, t.v4, want)}
-	if v6 := t.ipv6For(ctx, want); v6 != nil {
+	if v6, err := t.ipv6For(ctx, want); err != nil {
+		errs = append(errs, err)
+	} else if v6 != nil {
 		errs = append(errs, t.syncFamily(ctx, v6, want))
 	}
 	if !t.cleaned && t.inForce() {
@@ -105,18 +114,22 @@ func (t *IPTables) Sync(ctx context.Context, want Rules) error {
 
 // inForce reports whether the rules of each family were written once.
 func (t *IPTables) inForce() bool {
-	return t.placed[t.v4] != nil && (t.v6 == nil || t.placed[t.v6] != nil)
+	_, v4 := t.placed[t.v4]
+	_, v6 := t.placed[t.v6]
+	return v4 && (v6 || t.v6 == nil)
 }
 
 // ipv6For returns the IPv6 programs, or nil where this node has none. That is no
 // error: a Service of both families is served by the one there is.
-func (t *IPTables) ipv6For(ctx context.Context, want Rules) *tool {
+func (t *IPTables) ipv6For(ctx context.Context, want Rules) (*tool, error) {
 	wanted := slices.ContainsFunc(want.Bindings, func(b service.Binding) bool { return b.Name.Family == service.IPv6 })
 	if t.v6 == nil && wanted {
-		t.v6, t.noIPv6 = t.openIPv6(ctx)
+		if err := t.openIPv6(ctx); err != nil {
+			return nil, err
+		}
 	}
 	switch {
-	case t.v6 != nil || ctx.Err() != nil || t.warned == warnedOfServices:
+	case t.v6 != nil || t.warned == warnedOfServices:
 	case wanted:
 		t.cfg.Log.Warn("IPv6 addresses of Services are not served: this node has no IPv6 rules (install ip6tables, or load its nat table)", "reason", t.noIPv6)
 		t.warned = warnedOfServices
@@ -124,7 +137,7 @@ func (t *IPTables) ipv6For(ctx context.Context, want Rules) *tool {
 		t.cfg.Log.Info("This node has no IPv6 rules; IPv6 is left out", "reason", t.noIPv6)
 		t.warned = warnedOfNode
 	}
-	return t.v6
+	return t.v6, nil
 }
 
 // warning is how much was said about IPv6 being missing.
@@ -150,7 +163,7 @@ func (t *IPTables) syncFamily(ctx context.Context, tool *tool, want Rules) error
 	if err != nil {
 		return err
 	}
-	places := junctions(t.nodePortDestinations(tool.family, host, want.NodeIPs))
+	places := junctions(t.cfg.NodePortAddresses.destinations(tool.family, host, want.NodeIPs))
 	for _, j := range places {
 		lines := have[j.table][j.chain]
 		if j.holds(lines) {
@@ -160,67 +173,52 @@ func (t *IPTables) syncFamily(ctx context.Context, tool *tool, want Rules) error
 			return err
 		}
 	}
-	t.placed[tool] = places
+	t.placed[tool] = placement{junctions: places, nodeIPs: want.NodeIPs, host: host}
 	return errors.Join(refused...)
 }
 
 // writeChains brings the contents of our chains to what is wanted. Whether the
-// kernel can match bridge ports is found out by writing such a rule.
+// kernel can match bridge ports is found out by writing such a rule, and, when
+// that fails, by success without.
 func (t *tool) writeChains(ctx context.Context, want []service.Binding, host netip.Addr, have saved) (refused []error, err error) {
-	for {
-		set, refused := renderer{t.family, host, !t.noPhysdev}.render(want)
-		var changes []change
-		for _, table := range tables {
-			changes = append(changes, diff(table, set, have[table]))
-		}
-		err := t.restore(ctx, changes)
-		if err == nil || ctx.Err() != nil || t.noPhysdev || !mentionsPhysdev(set) {
-			return refused, err
-		}
-		t.noPhysdev = true
-		t.log.Info("Rules with physdev cannot be written; externalIPs are served to pods of this node too",
-			"family", t.family.String(), "reason", err)
+	set, refused := renderer{t.family, host, !t.noPhysdev}.render(want)
+	err = t.writeSet(ctx, set, have)
+	if err == nil || ctx.Err() != nil || busy(err) || denied(err.Error()) || !mentionsPhysdev(set) {
+		return refused, err
 	}
+	if have, again := t.save(ctx); again == nil { // some parts may have been written
+		set, refused = renderer{t.family, host, false}.render(want)
+		if t.writeSet(ctx, set, have) == nil {
+			t.noPhysdev = true
+			t.log.Info("Rules with physdev cannot be written; externalIPs are served to pods of this node too",
+				"family", t.family.String(), "reason", err)
+			return refused, nil
+		}
+	}
+	return refused, err
 }
 
-// nodePortDestinations returns the addresses of the node that answer on node
-// ports.
-func (t *IPTables) nodePortDestinations(family service.Family, host netip.Addr, nodeIPs []netip.Addr) []netip.Prefix {
-	var dests []netip.Prefix
-	add := func(p netip.Prefix) {
-		if !slices.Contains(dests, p) {
-			dests = append(dests, p)
-		}
+// writeSet writes what differs.
+func (t *tool) writeSet(ctx context.Context, set ruleset, have saved) error {
+	var changes []change
+	for _, table := range tables {
+		changes = append(changes, diff(table, set, have[table]))
 	}
-	if t.primary {
-		primary := host
-		for _, ip := range slices.Backward(nodeIPs) {
-			if service.FamilyOf(ip) == family {
-				primary = ip.Unmap()
-			}
-		}
-		if primary.IsValid() {
-			add(netip.PrefixFrom(primary, primary.BitLen()))
-		}
-	}
-	for _, cidr := range t.cidrs {
-		if service.FamilyOf(cidr.Addr()) == family {
-			add(cidr)
-		}
-	}
-	if len(dests) == 0 && !t.primary {
-		add(netip.PrefixFrom(family.Unspecified(), 0))
-	}
-	return dests
+	return t.restore(ctx, changes)
 }
 
 // Intact reports whether the jumps that the last Sync placed are still there and
-// in place, and with them the chains they lead to. It costs a few short program
+// in place, and with them the chains they lead to, and whether this host still
+// has the address that the rules were written for. It costs a few short program
 // runs, whatever the number of rules, and does not read the contents of the
 // chains. Before the first successful Sync there is nothing to miss: true.
 func (t *IPTables) Intact(ctx context.Context) (bool, error) {
-	for tool, places := range t.placed {
-		for _, j := range places {
+	for tool, placed := range t.placed {
+		host, err := hostAddress(tool.family, placed.nodeIPs)
+		if err != nil || host != placed.host {
+			return false, err
+		}
+		for _, j := range placed.junctions {
 			lines, err := tool.list(ctx, j.table, j.chain)
 			if err != nil || !j.holds(lines) {
 				return false, err

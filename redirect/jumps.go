@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 )
 
 // junction is what one built-in chain must hold of ours: its first lines and its
@@ -130,22 +129,4 @@ func (j junction) repairTail(ctx context.Context, t *tool, old []string) error {
 		}
 	}
 	return nil
-}
-
-// parseNodePortAddresses reads CIDRs and the word "primary", which stands for
-// the node's primary address of each family.
-func parseNodePortAddresses(given []string) (cidrs []netip.Prefix, primary bool, err error) {
-	for _, s := range given {
-		s = strings.TrimSpace(s)
-		if s == "primary" {
-			primary = true
-			continue
-		}
-		cidr, err := netip.ParsePrefix(s)
-		if err != nil {
-			return nil, false, fmt.Errorf("read node port address %q: want a CIDR such as 10.0.0.0/8, or primary", s)
-		}
-		cidrs = append(cidrs, cidr.Masked())
-	}
-	return cidrs, primary, nil
 }

@@ -279,6 +279,8 @@ func TestNodePortAddressesLimitWhoAnswers(t *testing.T) {
 		{[]string{"172.20.1.0/24", "fd01::/64"}, "four", "four", "refused", "refused"},
 		{[]string{"primary"}, "four", "refused", "six", "refused"},
 		{[]string{"0.0.0.0/0"}, "four", "four", "six", "four"},
+		{[]string{"localhost"}, "refused", "refused", "refused", "four"},
+		{[]string{"localhost", "all"}, "four", "four", "six", "four"},
 	}
 	for _, test := range cases {
 		c := newCluster(t)
@@ -287,7 +289,7 @@ func TestNodePortAddressesLimitWhoAnswers(t *testing.T) {
 			binding("shop/web", service.TCP, service.NodePort, "", 30080, v4),
 			inIPv6(binding("shop/web", service.TCP, service.NodePort, "", 30080, v6)))
 		want.NodeIPs = []netip.Addr{netip.MustParseAddr(lab.NodeIP), netip.MustParseAddr(lab.NodeIPv6)}
-		c.sync(c.open(redirect.Config{NodePortAddresses: test.addresses}), want)
+		c.sync(c.open(redirect.Config{NodePortAddresses: nodePorts(t, test.addresses...)}), want)
 		c.everywhere(lab.NodeIP+":30080", test.first)
 		c.everywhere(lab.NodeSecondIP+":30080", test.second)
 		c.everywhere("["+lab.NodeIPv6+"]:30080", test.firstV6)

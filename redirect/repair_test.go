@@ -208,6 +208,24 @@ func TestIntactBeforeTheFirstSync(t *testing.T) {
 	}
 }
 
+func TestIntactSeesThatTheNodesAddressChanged(t *testing.T) {
+	choose(t, "nft")
+	for family, addr := range map[string]netip.Addr{"IPv4": nodeIP, "IPv6": nodeIPv6} {
+		n := newNode(t)
+		r := n.open(redirect.Config{})
+		n.sync(r, every())
+		n.addAddress(addr.Next())
+		n.removeAddress(addr)
+		if n.intact(r) {
+			t.Errorf("%s: intact, although the node lost the address that rules lead to", family)
+		}
+		n.sync(r, every())
+		if !n.intact(r) {
+			t.Errorf("%s: not intact after Sync", family)
+		}
+	}
+}
+
 func TestRestartsLeaveEachJumpOnce(t *testing.T) {
 	forEachBackend(t, func(t *testing.T, p *programs) {
 		n := newNode(t)

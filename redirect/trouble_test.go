@@ -3,6 +3,7 @@ package redirect_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -209,10 +210,16 @@ func TestMissingProgramOrPrivilegeIsOneClearLine(t *testing.T) {
 			}
 		})
 	})
-	t.Run("address", func(t *testing.T) {
-		_, err := redirect.NewIPTables(t.Context(), redirect.Config{NodePortAddresses: []string{"10.0.0.0/33"}})
-		expectError(t, err, `"10.0.0.0/33"`, "primary")
-	})
+}
+
+func TestUnreadableNodePortAddressIsOneClearLine(t *testing.T) {
+	for entry, example := range map[string]string{
+		"10.0.0.0/33": "192.0.2.0/24", "172.20.1.2": "172.20.1.2/32", "fd00::1": "fd00::1/128",
+		"::ffff:10.0.0.0/104": "192.0.2.0/24", "": "192.0.2.0/24", "Primary": "192.0.2.0/24",
+	} {
+		_, err := redirect.ParseNodePortAddresses([]string{"all", "10.0.0.0/8", entry})
+		expectError(t, err, `"`+entry+`"`, example+",", "primary", "localhost", "all")
+	}
 }
 
 func TestNodeWithoutIPv6(t *testing.T) {
@@ -253,9 +260,56 @@ func TestNodeWithoutIPv6(t *testing.T) {
 	}
 }
 
-func TestKernelWithoutPhysdevServesExternalIPs(t *testing.T) {
+// withoutPhysdev are scripts that refuse rules with physdev, as programs and kernels
+// without it do.
+var withoutPhysdev = map[string]string{
+	"no match in the program": `if grep -q physdev $DIR/in; then echo "iptables-restore v1.8.9: Couldn't load match physdev" >&2; exit 2; fi`,
+	"no module in the kernel": `if grep -q physdev $DIR/in; then
+echo "Warning: Extension physdev revision 0 not supported, missing kernel module?" >&2
+echo "line 3: RULE_APPEND failed (No such file or directory): rule in chain KUBE-PORTALS-CONTAINER" >&2; exit 4; fi`,
+}
+
+func TestBusyIPv6ProgramsAreNoNodeWithoutIPv6(t *testing.T) {
 	p := choose(t, "nft")
-	p.wrap("iptables-restore", `cat >$DIR/in; if grep -q physdev $DIR/in; then echo "iptables-restore v1.8.9: Couldn't load match physdev" >&2; exit 2; fi; exec $REAL "$@" <$DIR/in`)
+	n := newNode(t)
+	log := &journal{}
+	absent := "test -e $DIR/absent && { echo 'Table does not exist' >&2; exit 3; }\n"
+	busy := "test -e $DIR/busy && exit 4\n"
+	p.wrap("ip6tables-save", absent+busy+`exec $REAL "$@"`)
+	now := func(state string, is bool) {
+		t.Helper()
+		path := filepath.Join(p.dir, state)
+		if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+		if is && os.WriteFile(path, nil, 0o600) != nil {
+			t.Fatal("cannot write", path)
+		}
+	}
+	now("absent", true)
+	r := n.open(redirect.Config{Log: log.logger()})
+	now("absent", false)
+	now("busy", true)
+	expectError(t, n.trySync(t.Context(), r, every()), "IPv6", "ip6tables-save", "exit status 4")
+	if got := log.count("IPv6"); got != 0 {
+		t.Errorf("IPv6 was given up %d times in the log", got)
+	}
+	now("busy", false)
+	n.sync(r, every())
+	if saved := n.table("ip6tables-save"); countLines(saved, "fd00:10:96::") == 0 {
+		t.Errorf("no IPv6 rules:\n%s", saved)
+	}
+}
+
+func TestKernelWithoutPhysdevServesExternalIPs(t *testing.T) {
+	for name, refuse := range withoutPhysdev {
+		t.Run(name, func(t *testing.T) { checkWithoutPhysdev(t, refuse) })
+	}
+}
+
+func checkWithoutPhysdev(t *testing.T, refuse string) {
+	p := choose(t, "nft")
+	p.wrap("iptables-restore", "cat >$DIR/in\n"+refuse+"\nexec $REAL \"$@\" <$DIR/in")
 	n := newNode(t)
 	log := &journal{}
 	r := n.open(redirect.Config{Log: log.logger()})
@@ -269,5 +323,36 @@ func TestKernelWithoutPhysdevServesExternalIPs(t *testing.T) {
 	}
 	if saved := n.table("ip6tables-save"); countLines(saved, "physdev") != 1 {
 		t.Errorf("IPv6 lost its own rule:\n%s", saved)
+	}
+}
+
+func TestFailureOfAnotherCauseGivesUpNoPhysdev(t *testing.T) {
+	for name, c := range map[string]struct {
+		times   int // as often as one write is tried
+		failure string
+	}{
+		"busy":   {10, "echo 'Another app is currently holding the xtables lock' >&2; exit 4"},
+		"denied": {1, "echo 'Permission denied (you must be root)' >&2; exit 4"},
+		"full":   {2, "cat >/dev/null; echo 'No buffer space available' >&2; exit 1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := choose(t, "nft")
+			n := newNode(t)
+			log := &journal{}
+			r := n.open(redirect.Config{Log: log.logger()})
+			p.wrap("iptables-restore", fmt.Sprintf(`echo >>$DIR/tried
+test $(wc -l <$DIR/tried) -gt %d || { %s; }
+exec $REAL "$@"`, c.times, c.failure))
+			if err := n.trySync(t.Context(), r, every()); err == nil {
+				t.Fatal("no error")
+			}
+			n.sync(r, every())
+			if saved := n.table("iptables-save"); countLines(saved, "physdev") != 1 {
+				t.Errorf("no rule with physdev:\n%s", saved)
+			}
+			if got := log.count("physdev"); got != 0 {
+				t.Errorf("physdev was given up %d times in the log", got)
+			}
+		})
 	}
 }

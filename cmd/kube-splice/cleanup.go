@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -13,13 +15,22 @@ func newCleanupCommand(env environment) *cobra.Command {
 		Use:   "cleanup",
 		Short: "Remove all rules of kube-splice from this node",
 		Long: `cleanup removes the chains of kube-splice and the jumps to them, for IPv4 and
-IPv6, legacy and nft iptables. It needs no API server and no manifests, may be run
-again, and leaves every other rule as it is.`,
+IPv6, legacy and nft iptables. Stop the proxy first: a running one writes its rules
+again. It may be run again, and leaves every other rule as it is.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runCleanup(cmd.Context(), env) },
 	}
 }
 
 func runCleanup(ctx context.Context, env environment) error {
-	return redirect.Cleanup(ctx, redirect.Config{Log: newLog(env.Stderr, "text", 0)})
+	removed, err := redirect.Cleanup(ctx, redirect.Config{Log: newLog(env.Stderr, "text", 0)})
+	if err != nil {
+		return err
+	}
+	said := "there were no rules of kube-splice"
+	if len(removed) > 0 {
+		said = "removed the rules of kube-splice: " + strings.Join(removed, ", ")
+	}
+	_, err = fmt.Fprintln(env.Stdout, said)
+	return err
 }

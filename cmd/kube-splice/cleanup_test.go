@@ -40,6 +40,8 @@ func (p *programs) addForeignRules() {
 	}
 }
 
+const nothingRemoved = "there were no rules of kube-splice\n"
+
 func TestKilledFiveTimesAndCleanedUpTwiceLeavesForeignRulesAsTheyWere(t *testing.T) {
 	forEachBackend(t, func(c *cluster, p *programs) {
 		p.addForeignRules()
@@ -59,12 +61,13 @@ func TestKilledFiveTimesAndCleanedUpTwiceLeavesForeignRulesAsTheyWere(t *testing
 			time.Sleep(time.Duration(i) * 60 * time.Millisecond)
 			program.kill(syscall.SIGKILL)
 		}
-		for _, command := range []string{"cleanup", "--cleanup"} {
-			if said, status := c.runToEnd(p.setup(), command); said != "" || status != 0 {
-				c.t.Errorf("%s said %q and ended with status %d", command, said, status)
+		removed := fmt.Sprintf("removed the rules of kube-splice: IPv4 %[1]s, IPv6 %[1]s\n", p.backend)
+		for _, again := range []struct{ command, want string }{{"cleanup", removed}, {"--cleanup", nothingRemoved}} {
+			if said, status := c.runToEnd(p.setup(), again.command); said != again.want || status != 0 {
+				c.t.Errorf("%s said %q and ended with status %d, want %q", again.command, said, status, again.want)
 			}
 			if now := p.saved(); now != foreign {
-				c.t.Fatalf("after %s the rules are\n%s\nwant\n%s", command, now, foreign)
+				c.t.Fatalf("after %s the rules are\n%s\nwant\n%s", again.command, now, foreign)
 			}
 		}
 	})
@@ -102,11 +105,11 @@ func count(lines []string) map[string]int {
 	return n
 }
 
-func TestCleanupWithoutRulesSaysNothingAndMakesNone(t *testing.T) {
+func TestCleanupWithoutRulesSaysSoAndMakesNone(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	before := c.onNode("iptables-save") + c.onNode("iptables-legacy-save")
-	if said, status := c.runToEnd("", "cleanup"); said != "" || status != 0 {
+	if said, status := c.runToEnd("", "cleanup"); said != nothingRemoved || status != 0 {
 		t.Errorf("cleanup said %q and ended with status %d", said, status)
 	}
 	if now := c.onNode("iptables-save") + c.onNode("iptables-legacy-save"); now != before {
@@ -141,7 +144,7 @@ func TestLeftoversInTheOtherKernelInterfaceAreRemoved(t *testing.T) {
 		}
 		program.kill(syscall.SIGKILL)
 	}
-	if said, status := c.runToEnd("", "cleanup"); said != "" || status != 0 {
+	if said, status := c.runToEnd("", "cleanup"); !strings.Contains(said, ": IPv4 nft, IPv6 nft\n") || status != 0 {
 		t.Errorf("cleanup said %q and ended with status %d", said, status)
 	}
 	for _, p := range both {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kube-splice/kube-splice/balancer"
 	"github.com/kube-splice/kube-splice/proxy"
+	"github.com/kube-splice/kube-splice/redirect"
 )
 
 // options are the flags of the bare command. Where kube-proxy has, or had, a flag
@@ -35,8 +36,9 @@ type options struct {
 	verbosity     int
 
 	// What validate made of the text above.
-	bind  netip.Addr
-	ports proxy.PortRange
+	bind        netip.Addr
+	ports       proxy.PortRange
+	nodePortsOn redirect.NodePortAddresses
 }
 
 func (o *options) addFlags(f *pflag.FlagSet) {
@@ -46,7 +48,7 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.hostname, "hostname-override", "", "this node's name; default: the host name")
 	f.StringVar(&o.bindAddress, "bind-address", "0.0.0.0", "address the listeners bind to; 0.0.0.0 or ::, every address of both families")
 	f.StringVar(&o.portRange, "proxy-port-range", "", "ports for the listeners: FIRST-LAST, FIRST+COUNT or one port; keep it apart from the node port range; default: the kernel's ephemeral ports")
-	f.StringSliceVar(&o.nodePorts, "nodeport-addresses", nil, "addresses of this node that answer on node ports, as CIDRs or \"primary\"; default: all")
+	f.StringSliceVar(&o.nodePorts, "nodeport-addresses", nil, "addresses of this node that answer on node ports: CIDRs, primary, localhost, all; default: all (the port is held on every address)")
 	f.StringVar(&o.balancer, "balancer", balancer.Default, "balancing policy of Services that name none: "+strings.Join(balancer.Names(), ", ")+", or an IPVS scheduler name (rr, lc, sh, sed, nq)")
 	f.DurationVar(&o.dialTimeout, "dial-timeout", 5*time.Second, "time budget for reaching a backend, all tries together")
 	f.DurationVar(&o.keepAlive.Idle, "tcp-keepalive-idle", 15*time.Second, "idle time before the first TCP keepalive probe, on both legs of a connection; negative: no keepalive")
@@ -85,10 +87,9 @@ func (o *options) validate() error {
 	if _, ok := balancer.Lookup(o.balancer); !ok {
 		return usagef("--balancer %q: want one of %s", o.balancer, strings.Join(balancer.Names(), ", "))
 	}
-	for _, address := range o.nodePorts {
-		if _, err := netip.ParsePrefix(address); err != nil && address != "primary" {
-			return usagef("--nodeport-addresses %q: want CIDRs such as 192.0.2.0/24, or primary", address)
-		}
+	var err error
+	if o.nodePortsOn, err = redirect.ParseNodePortAddresses(o.nodePorts); err != nil {
+		return usagef("--nodeport-addresses: %w", err)
 	}
 	return o.validateNumbers()
 }

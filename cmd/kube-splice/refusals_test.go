@@ -36,7 +36,7 @@ func TestWrongCommandLinesAreRefusedInOneLine(t *testing.T) {
 		{args: append(words("--bind-address 127.0.0.1"), good...), words: words("--bind-address 127.0.0.1 0.0.0.0")},
 		{args: append(words("--proxy-port-range 5-3"), good...), words: words("--proxy-port-range 5-3 FIRST-LAST")},
 		{args: append(words("--proxy-port-range 60000+9999"), good...), words: words("--proxy-port-range 65535")},
-		{args: append(words("--nodeport-addresses 172.20.1.2"), good...), words: words("--nodeport-addresses 172.20.1.2 CIDR primary")},
+		{args: append(words("--nodeport-addresses 172.20.1.2"), good...), words: words("--nodeport-addresses 172.20.1.2/32 CIDR primary localhost all")},
 		{args: append(words("--dial-timeout 5"), good...), words: words("--dial-timeout 30s --help")},
 		{args: append(words("--dial-timeout 0s"), good...), words: words("--dial-timeout")},
 		{args: append(words("--drain-timeout -1s"), good...), words: words("--drain-timeout")},

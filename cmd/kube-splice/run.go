@@ -58,7 +58,7 @@ func openRedirect(ctx context.Context, o options, log *slog.Logger) (ruleWriter,
 	if o.redirect == "none" {
 		return nil, nil, nil
 	}
-	rules, err := redirect.NewIPTables(ctx, redirect.Config{NodePortAddresses: o.nodePorts, Log: log})
+	rules, err := redirect.NewIPTables(ctx, redirect.Config{NodePortAddresses: o.nodePortsOn, Log: log})
 	if err != nil {
 		return nil, nil, err
 	}
