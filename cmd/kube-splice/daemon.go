@@ -229,7 +229,7 @@ func (d *daemon) sayReady() {
 		return
 	}
 	d.settled = true
-	d.log.Info("ready", "service ports", len(d.snap.Ports), "portals", len(d.want.Bindings))
+	d.log.Info("ready", "service ports", len(d.snap.Ports), "portals", len(d.want.Bindings), "failed", d.proxy.Counts().Failing)
 }
 
 func earlier(a, b time.Time) time.Time {

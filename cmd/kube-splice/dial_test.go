@@ -83,7 +83,7 @@ func TestEndpointThatRefusesIsPassedOver(t *testing.T) {
 	if failed != 1 {
 		t.Errorf("%d connections are logged as dial-failed after each endpoint refused once, want 1", failed)
 	}
-	if said := p.said.text(); !strings.Contains(said, `"dial failed"=1 `) {
+	if said := p.said.text(); !strings.Contains(said, `"without an answer"=1 `) {
 		t.Errorf("the failed connection is not counted: %s", said)
 	}
 }

@@ -60,7 +60,7 @@ func TestListenerPortsServeNobodyWhoComesByHimself(t *testing.T) {
 			t.Errorf("logged %+v, want refused-direct, original %s, no backend", r, hits[i].address)
 		}
 	}
-	if said := p.said.text(); !strings.Contains(said, fmt.Sprintf(`"refused direct"=%d `, len(hits))) {
+	if said := p.said.text(); !strings.Contains(said, fmt.Sprintf(`"not led here"=%d `, len(hits))) {
 		t.Errorf("the refused connections are not counted: %s", said)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -33,6 +34,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "the tests need network namespaces:", err)
 		os.Exit(1)
 	}
+	_ = os.Setenv(lab.UntilEnv, strconv.Itoa(os.Getpid()))
 	goleak.VerifyTestMain(m)
 }
 
@@ -114,6 +116,14 @@ func (c *cluster) start(args ...string) *program {
 // first, such as "ulimit -n 256".
 func (c *cluster) launch(setup string, args ...string) *program {
 	c.t.Helper()
+	p := c.prepare(setup, args...)
+	c.run(p)
+	return p
+}
+
+// prepare is launch without starting the program.
+func (c *cluster) prepare(setup string, args ...string) *program {
+	c.t.Helper()
 	p := &program{
 		t: c.t, log: filepath.Join(c.t.TempDir(), "connections.log"), exited: make(chan struct{}),
 		said: watchedOutput{word: "msg=ready", found: make(chan struct{})},
@@ -125,6 +135,12 @@ func (c *cluster) launch(setup string, args ...string) *program {
 	p.cmd = exec.Command("/bin/sh", append([]string{"-c", setup + "\n" + `exec "$0" "$@"`, os.Args[0]}, all...)...)
 	p.cmd.Env = append(os.Environ(), asProgram+"=1")
 	p.cmd.Stderr = &p.said
+	return p
+}
+
+// run starts a prepared program, until the test ends.
+func (c *cluster) run(p *program) {
+	c.t.Helper()
 	check(c.t, c.Node.Start(p.cmd))
 	go p.wait()
 	c.t.Cleanup(func() {
@@ -133,7 +149,6 @@ func (c *cluster) launch(setup string, args ...string) *program {
 			c.t.Errorf("the program said:\n%s", p.said.text())
 		}
 	})
-	return p
 }
 
 func (p *program) wait() {

@@ -28,9 +28,20 @@ const (
 )
 
 func main() {
-	// The first signal ends ctx, the second one hurry.
+	ctx, hurry := followSignals()
+	env := environment{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Hurry: hurry}
+	os.Exit(run(ctx, env, os.Args[1:]))
+}
+
+// followSignals returns a context that the first SIGTERM or SIGINT ends, and one
+// that the second ends. The third one has its usual effect.
+//
+// A reader of our output that goes away must not take us along: writing to it
+// fails with EPIPE instead of killing us.
+func followSignals() (ctx, hurry context.Context) {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	ctx, stop := context.WithCancel(context.Background())
 	hurry, stopAtOnce := context.WithCancel(context.Background())
 	go func() {
@@ -38,9 +49,9 @@ func main() {
 		stop()
 		<-signals
 		stopAtOnce()
+		signal.Reset(syscall.SIGTERM, syscall.SIGINT)
 	}()
-	env := environment{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Hurry: hurry}
-	os.Exit(run(ctx, env, os.Args[1:]))
+	return ctx, hurry
 }
 
 // environment is what a command may touch beside its arguments.

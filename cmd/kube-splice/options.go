@@ -12,6 +12,7 @@ import (
 	"github.com/kube-splice/kube-splice/balancer"
 	"github.com/kube-splice/kube-splice/proxy"
 	"github.com/kube-splice/kube-splice/redirect"
+	"github.com/kube-splice/kube-splice/service"
 )
 
 // options are the flags of the bare command. Where kube-proxy has, or had, a flag
@@ -41,6 +42,8 @@ type options struct {
 	nodePortsOn redirect.NodePortAddresses
 }
 
+const ipvsNames = "rr, wrr, lc, wlc, sh, mh, sed, nq; weights are all equal"
+
 func (o *options) addFlags(f *pflag.FlagSet) {
 	f.SortFlags = false
 	f.StringVar(&o.manifests, "manifests", "", "file or folder of Services, EndpointSlices, Endpoints and Nodes in YAML or JSON, followed as it changes; - reads standard input once")
@@ -49,7 +52,7 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.bindAddress, "bind-address", "0.0.0.0", "address the listeners bind to; 0.0.0.0 or ::, every address of both families")
 	f.StringVar(&o.portRange, "proxy-port-range", "", "ports for the listeners: FIRST-LAST, FIRST+COUNT or one port; keep it apart from the node port range; default: the kernel's ephemeral ports")
 	f.StringSliceVar(&o.nodePorts, "nodeport-addresses", nil, "addresses of this node that answer on node ports: CIDRs, primary, localhost, all; default: all (the port is held on every address)")
-	f.StringVar(&o.balancer, "balancer", balancer.Default, "balancing policy of Services that name none: "+strings.Join(balancer.Names(), ", ")+", or an IPVS scheduler name (rr, lc, sh, sed, nq)")
+	f.StringVar(&o.balancer, "balancer", balancer.Default, "balancing policy of Services that name none: "+strings.Join(balancer.Names(), ", ")+", or an IPVS scheduler name ("+ipvsNames+")")
 	f.DurationVar(&o.dialTimeout, "dial-timeout", 5*time.Second, "time budget for reaching a backend, all tries together")
 	f.DurationVar(&o.keepAlive.Idle, "tcp-keepalive-idle", 15*time.Second, "idle time before the first TCP keepalive probe, on both legs of a connection; negative: no keepalive")
 	f.DurationVar(&o.keepAlive.Interval, "tcp-keepalive-interval", 15*time.Second, "time between TCP keepalive probes")
@@ -70,7 +73,7 @@ func (o *options) validate() error {
 		return usagef("no source of Services: give --manifests PATH, a file or folder, or - for standard input")
 	}
 	if _, err := os.Stat(o.manifests); err != nil && o.manifests != "-" {
-		return usagef("--manifests: %w", err)
+		return usagef("--manifests: %w; give the file or folder that holds your Services", err)
 	}
 	for _, choice := range []struct{ flag, value, allowed string }{
 		{"redirect", o.redirect, "iptables none"},
@@ -85,7 +88,7 @@ func (o *options) validate() error {
 		return usagef("--connection-log-file is of no use with --connection-log=off: say text or json")
 	}
 	if _, ok := balancer.Lookup(o.balancer); !ok {
-		return usagef("--balancer %q: want one of %s", o.balancer, strings.Join(balancer.Names(), ", "))
+		return usagef("--balancer %q: want one of %s, or %s", o.balancer, strings.Join(balancer.Names(), ", "), ipvsNames)
 	}
 	var err error
 	if o.nodePortsOn, err = redirect.ParseNodePortAddresses(o.nodePorts); err != nil {
@@ -99,8 +102,8 @@ func (o *options) validateNumbers() error {
 	if o.bind, err = netip.ParseAddr(o.bindAddress); err != nil {
 		return usagef("--bind-address %q: want an IP address", o.bindAddress)
 	}
-	if o.bind.IsLoopback() {
-		return usagef("--bind-address %s: packets from pods cannot be led to a loopback address; give another address of this node, or 0.0.0.0", o.bind)
+	if err := service.CheckEndpoint(o.bind); err != nil && !o.bind.IsUnspecified() || o.bind.Zone() != "" {
+		return usagef("--bind-address %s: packets from pods cannot be led to a loopback, link-local or multicast address; give another address of this node, or 0.0.0.0", o.bind)
 	}
 	if o.ports, err = proxy.ParsePortRange(o.portRange); err != nil {
 		return usagef("--proxy-port-range: %w", err)
@@ -125,8 +128,12 @@ func (o *options) validateNumbers() error {
 		return usagef("--iptables-min-sync-period %v is more than --iptables-sync-period %v", o.minSyncPeriod, o.syncPeriod)
 	}
 	o.keepAlive.Enable = o.keepAlive.Idle > 0
-	if o.keepAlive.Count < 1 {
-		return usagef("--tcp-keepalive-count %d: want 1 or more", o.keepAlive.Count)
+	const longest = 32767 * time.Second // MAX_TCP_KEEPIDLE, MAX_TCP_KEEPINTVL of the kernel
+	if o.keepAlive.Idle > longest || o.keepAlive.Interval > longest {
+		return usagef("--tcp-keepalive-idle and --tcp-keepalive-interval: want %v or less", longest)
+	}
+	if o.keepAlive.Count < 1 || o.keepAlive.Count > 127 {
+		return usagef("--tcp-keepalive-count %d: want 1 to 127", o.keepAlive.Count)
 	}
 	return nil
 }

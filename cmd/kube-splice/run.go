@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"sync"
 
@@ -23,51 +25,80 @@ func runProxy(ctx context.Context, env environment, o options) error {
 	if err != nil {
 		return fmt.Errorf("find this node's name (give --hostname-override): %w", err)
 	}
-	rules, kept, err := openRedirect(ctx, o, log)
+	in, err := openRedirection(ctx, o, log)
+	if err != nil && ctx.Err() != nil {
+		return nil // we were told to stop; err says no more than that
+	}
 	if err != nil {
 		return err
 	}
+	defer in.close()
 	record, closeLog, err := openConnectionLog(env, o, log)
 	if err != nil {
 		return err
 	}
 	defer closeLog()
-
-	config := proxy.Config{
-		BindAddress: o.bind, Ports: o.ports, KeepPorts: kept, Direct: rules == nil,
-		Balancer: o.balancer, DialTimeout: o.dialTimeout, KeepAlive: o.keepAlive, HalfClosed: o.halfClose,
-		Record: record, Log: log,
+	log.Info("starting", "version", versionText(), "node", node, "manifests", o.manifests, "redirect", in.name, "listener ports kept", len(in.kept))
+	d := &daemon{
+		proxy: proxy.New(proxyConfig(o, in, record, log)),
+		rules: in.rules, period: o.syncPeriod, minPeriod: o.minSyncPeriod, log: log,
 	}
-	if o.halfClose == 0 {
-		config.HalfClosed = -1
-	}
-	if rules != nil {
-		config.Mark = redirect.Mark
-	}
-	d := &daemon{proxy: proxy.New(config), rules: rules, period: o.syncPeriod, minPeriod: o.minSyncPeriod, log: log}
-	manifests := &source.Manifests{Path: o.manifests, Stdin: env.Stdin, NodeName: node, KnownBalancer: knownBalancer, Log: log}
-	log.Info("starting", "version", versionText(), "node", node, "manifests", o.manifests, "redirect", o.redirect)
-	err = serve(ctx, d, manifests)
+	err = serve(ctx, d, &source.Manifests{Path: o.manifests, Stdin: env.Stdin, NodeName: node, KnownBalancer: knownBalancer, Log: log})
+	in.close()
 	drain(env, d.proxy, o, log)
 	return err
 }
 
-// openRedirect prepares the way packets come in and tells which listener ports the
-// rules in the kernel still lead to. Both are nil when there are no rules.
-func openRedirect(ctx context.Context, o options, log *slog.Logger) (ruleWriter, map[service.Name]uint16, error) {
+func proxyConfig(o options, in *redirection, record func(proxy.Record), log *slog.Logger) proxy.Config {
+	c := proxy.Config{
+		BindAddress: o.bind, Ports: o.ports, KeepPorts: in.kept,
+		Balancer: o.balancer, DialTimeout: o.dialTimeout, KeepAlive: o.keepAlive, HalfClosed: o.halfClose,
+		Record: record, Log: log,
+	}
+	if o.halfClose == 0 {
+		c.HalfClosed = -1
+	}
+	if in.rules == nil {
+		c.Direct = true
+	} else {
+		c.Mark = redirect.Mark
+	}
+	return c
+}
+
+// redirection is how packets reach the listeners.
+type redirection struct {
+	name  string
+	rules ruleWriter              // nil: clients connect to the listeners themselves
+	kept  map[service.Name]uint16 // the listener ports that rules found in the kernel lead to
+	alone io.Closer               // our claim to be the only one that writes rules
+}
+
+// openRedirection prepares the way that the options name.
+func openRedirection(ctx context.Context, o options, log *slog.Logger) (*redirection, error) {
 	if o.redirect == "none" {
-		return nil, nil, nil
+		return &redirection{name: o.redirect}, nil
 	}
 	rules, err := redirect.NewIPTables(ctx, redirect.Config{NodePortAddresses: o.nodePortsOn, Log: log})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
+	}
+	alone, err := standAlone()
+	if err != nil {
+		return nil, err
 	}
 	kept, err := rules.Listeners(ctx)
 	if err != nil {
-		return nil, nil, fmt.Errorf("read the rules in the kernel: %w", err)
+		return nil, errors.Join(fmt.Errorf("read the rules in the kernel: %w", err), alone.Close())
 	}
-	log.Info("rules are written with iptables", "kernel interface", rules.Backend(), "listener ports kept", len(kept))
-	return rules, kept, nil
+	return &redirection{name: "iptables (" + rules.Backend() + ")", rules: rules, kept: kept, alone: alone}, nil
+}
+
+// close lets another process write rules. It may be called again.
+func (r *redirection) close() {
+	if r.alone != nil {
+		_ = r.alone.Close()
+	}
 }
 
 // serve runs the source and the daemon loop until ctx ends or the source cannot go
@@ -101,8 +132,8 @@ func drain(env environment, p *proxy.Proxy, o options, log *slog.Logger) {
 	log.Info("stopping: no new connections", "open connections", p.Counts().Active, "drain timeout", o.drainTimeout)
 	p.Shutdown(ctx)
 	c := p.Counts()
-	log.Info("stopped", "connections", c.Accepted, "refused direct", c.RefusedDirect, "no endpoints", c.NoEndpoints,
-		"dial failed", c.DialFailed, "failed dials", c.FailedTries)
+	log.Info("stopped", "connections", c.Accepted, "not led here", c.RefusedDirect,
+		"without an endpoint", c.NoEndpoints, "without an answer", c.DialFailed, "failed dials", c.FailedTries, "affinity records evicted", c.Evicted)
 }
 
 func knownBalancer(name string) bool {
