@@ -9,7 +9,7 @@ import (
 // Render renders the rules of one family as iptables-save would print them, for
 // what cannot be asked of the kernel a million times.
 func Render(family service.Family, host netip.Addr, bindings []service.Binding) (lines []string, refused []error) {
-	set, refused := renderer{family, host, true}.render(bindings)
+	set, refused := renderer{family, host, true, false}.render(bindings)
 	var changes []change
 	for _, table := range tables {
 		changes = append(changes, diff(table, set, nil))
@@ -27,7 +27,7 @@ func SavedListeners(text string, family service.Family) map[service.Name]uint16 
 // SavedDiffers reports whether what iptables-save printed differs from what the
 // bindings ask for.
 func SavedDiffers(text string, family service.Family, host netip.Addr, bindings []service.Binding) bool {
-	set, _ := renderer{family, host, true}.render(bindings)
+	set, _ := renderer{family, host, true, false}.render(bindings)
 	have := parseSaved(text)
 	for _, table := range tables {
 		if len(diff(table, set, have[table]).chains) > 0 {

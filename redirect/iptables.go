@@ -181,13 +181,14 @@ func (t *IPTables) syncFamily(ctx context.Context, tool *tool, want Rules) error
 // kernel can match bridge ports is found out by writing such a rule, and, when
 // that fails, by success without.
 func (t *tool) writeChains(ctx context.Context, want []service.Binding, host netip.Addr, have saved) (refused []error, err error) {
-	set, refused := renderer{t.family, host, !t.noPhysdev}.render(want)
+	tracked := slices.ContainsFunc(have["filter"][nodePortNonLocal], func(line string) bool { return same(line, keepTracking) })
+	set, refused := renderer{t.family, host, !t.noPhysdev, tracked}.render(want)
 	err = t.writeSet(ctx, set, have)
 	if err == nil || ctx.Err() != nil || busy(err) || denied(err.Error()) || !mentionsPhysdev(set) {
 		return refused, err
 	}
 	if have, again := t.save(ctx); again == nil { // some parts may have been written
-		set, refused = renderer{t.family, host, false}.render(want)
+		set, refused = renderer{t.family, host, false, tracked}.render(want)
 		if t.writeSet(ctx, set, have) == nil {
 			t.noPhysdev = true
 			t.log.Info("Rules with physdev cannot be written; externalIPs are served to pods of this node too",

@@ -56,6 +56,8 @@ type renderer struct {
 	host netip.Addr
 	// physdev says that the kernel can tell packets that entered by a bridge port.
 	physdev bool
+	// tracked says that the rules have had a reason to track connections before.
+	tracked bool
 }
 
 // render returns the lines of every chain of ours. A Binding that cannot be
@@ -69,8 +71,12 @@ func (r renderer) render(bindings []service.Binding) (ruleset, []error) {
 		nodePortHost:      {"-A " + nodePortHost + " " + own},
 		nodePortNonLocal:  nil,
 	}
+	ordered := r.order(bindings)
+	if r.tracked || len(ordered) > 0 {
+		set[nodePortNonLocal] = []string{keepTracking}
+	}
 	var refused []error
-	for _, b := range r.order(bindings) {
+	for _, b := range ordered {
 		if err := check(b); err != nil {
 			refused = append(refused, err)
 			continue
@@ -79,6 +85,11 @@ func (r renderer) render(bindings []service.Binding) (ruleset, []error) {
 	}
 	return set, refused
 }
+
+// keepTracking keeps the kernel tracking connections when the last Service of a
+// family has gone. It stops when no rule asks for it, and the addresses of
+// connections that were let finish would not be translated any more.
+const keepTracking = "-A " + nodePortNonLocal + " -m conntrack --ctstate RELATED,ESTABLISHED -j RETURN"
 
 var markText = fmt.Sprintf("%#x/%#x", Mark, Mark)
 
