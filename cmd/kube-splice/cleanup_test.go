@@ -129,7 +129,7 @@ func TestLeftoversInTheOtherKernelInterfaceAreRemoved(t *testing.T) {
 		if len(p.ours()) == 0 {
 			t.Fatalf("%s: no rules of ours", p.backend)
 		}
-		if said := program.said.text(); !strings.Contains(said, `kernel interface"=`+p.backend) {
+		if said := program.said.text(); !strings.Contains(said, `redirect="iptables (`+p.backend+`)"`) {
 			t.Errorf("the kernel interface in use is not said: %s", said)
 		}
 		for _, address := range []string{"10.96.0.10:80", "172.20.1.2:30080"} {
