@@ -53,3 +53,8 @@ ports: [{port: 5432}]
 	equal(t, "IPv6", addrs(snapshot.Ports[1]), []string{})
 	equal(t, "log", log, nil)
 }
+
+func TestEndpointsOfNoServiceAreSaid(t *testing.T) {
+	_, log := readManifests(t, source.Manifests{}, "{apiVersion: v1, kind: Endpoints, metadata: {name: db}}\n")
+	equal(t, "log", log, []string{`level=WARN msg="is ignored: there is no Service of that name here" object="Endpoints default/db" file="standard input"`})
+}
