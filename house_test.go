@@ -62,8 +62,11 @@ func goFiles(t *testing.T) []file {
 		if err != nil {
 			return err
 		}
-		if entry.IsDir() && strings.HasPrefix(entry.Name(), ".") && name != "." {
-			return fs.SkipDir
+		if entry.IsDir() && name != "." {
+			_, err := os.Stat(filepath.Join(name, "go.mod"))
+			if err == nil || strings.HasPrefix(entry.Name(), ".") {
+				return fs.SkipDir // another module, or not for us
+			}
 		}
 		if !strings.HasSuffix(name, ".go") || path.Dir(filepath.ToSlash(name)) == "." {
 			return nil
