@@ -8,27 +8,40 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Down ends the lab that [Up] made, or removes what is left of it after a crash,
-// and says whether there was one. When there is none, that is no error.
-func Down(ctx context.Context) (bool, error) {
+// Ended is what [Down] found and ended.
+type Ended struct {
+	Lab      bool // there was one, or what a crash had left of it
+	Programs int  // that still ran in its namespaces
+}
+
+// Down ends the lab that [Up] made, or removes what is left of it after a crash.
+// When there is none, that is no error. Programs that run in its namespaces are
+// ended first, with SIGTERM and 2 s later SIGKILL: they would keep them alive,
+// without a name. It refuses to end the lab from inside.
+func Down(ctx context.Context) (Ended, error) {
 	dir, err := openStateDir()
 	if err != nil {
-		return false, err
+		return Ended{}, err
 	}
 	defer dir.close()
 	s, err := dir.read()
 	if err != nil {
-		return false, err
+		return Ended{}, err
 	}
-	if s != nil {
-		if err = s.end(ctx); err == nil {
-			err = s.sweep()
-		}
-		if err != nil {
-			return true, fmt.Errorf("end the lab: %w", err)
-		}
+	if s == nil {
+		return Ended{}, dir.remove()
 	}
-	return s != nil, dir.remove()
+	ended := Ended{Lab: true}
+	if ended.Programs, err = s.endPrograms(ctx); err == nil {
+		err = s.end(ctx)
+	}
+	if err == nil {
+		err = s.sweep()
+	}
+	if err != nil {
+		return ended, fmt.Errorf("end the lab: %w", err)
+	}
+	return ended, dir.remove()
 }
 
 // end makes the keeper remove its lab, and waits until it is gone.
@@ -59,7 +72,7 @@ func waitEnd(ctx context.Context, pidfd int, patience time.Duration) (bool, erro
 			return true, nil
 		}
 		if err != nil && err != unix.EINTR {
-			return false, fmt.Errorf("wait for the keeper: %w", err)
+			return false, fmt.Errorf("wait for the end of a process: %w", err)
 		}
 		if ctx.Err() != nil {
 			return false, ctx.Err()

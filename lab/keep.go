@@ -8,6 +8,8 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -27,11 +29,17 @@ type answer struct {
 
 // Keep is the keeper process of a lab that outlives the command that made it: the
 // hidden command that [Up] starts. It builds the lab that it reads from its
-// standard input, serves in every pod, and removes all of it on SIGTERM or when ctx
-// ends. It is of no use when it is called by hand.
+// standard input, serves in every pod, and removes all of it on SIGTERM, when ctx
+// ends, or with the process that [UntilEnv] names. It is of no use when it is called
+// by hand.
 func Keep(ctx context.Context) error {
 	ctx, stop := signal.NotifyContext(ctx, unix.SIGTERM)
 	defer stop()
+	ctx, cancel, err := untilProcess(ctx, os.Getenv(UntilEnv))
+	if err != nil {
+		return err
+	}
+	defer cancel()
 	var o order
 	// An Up that ended too soon gives no order, and then there is nothing to keep.
 	if err := json.NewDecoder(os.Stdin).Decode(&o); err != nil {
@@ -46,6 +54,42 @@ func Keep(ctx context.Context) error {
 	}
 	<-ctx.Done()
 	return k.close()
+}
+
+// UntilEnv is the environment variable by which Up is told to make a lab that ends,
+// at the latest, with the process of that id. Tests set it to their own: a keeper is
+// made to outlive those who start it, and theirs would after a crash.
+const UntilEnv = "KUBE_SPLICE_LAB_UNTIL"
+
+// untilProcess returns a context that ends with a process too, given its id; an
+// empty text is none. The caller cancels it.
+func untilProcess(ctx context.Context, id string) (context.Context, context.CancelFunc, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	if id == "" {
+		return ctx, cancel, nil
+	}
+	pid, err := strconv.Atoi(id)
+	pidfd := -1
+	if err == nil {
+		pidfd, err = unix.PidfdOpen(pid, 0)
+	}
+	if err != nil {
+		cancel()
+		return nil, nil, fmt.Errorf("keep the lab until process %q of %s ends: %w", id, UntilEnv, err)
+	}
+	go cancelAfter(ctx, cancel, pidfd)
+	return ctx, cancel, nil
+}
+
+// cancelAfter cancels ctx when the process ends, and closes pidfd.
+func cancelAfter(ctx context.Context, cancel context.CancelFunc, pidfd int) {
+	defer unix.Close(pidfd)
+	defer cancel()
+	for {
+		if ended, err := waitEnd(ctx, pidfd, time.Hour); ended || err != nil {
+			return
+		}
+	}
 }
 
 // keeper holds all that a lasting lab consists of.

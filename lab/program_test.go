@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -45,6 +46,7 @@ func TestMain(m *testing.M) {
 	if err := lab.Isolate(); err != nil {
 		exit(err)
 	}
+	os.Setenv(lab.UntilEnv, strconv.Itoa(os.Getpid()))
 	goleak.VerifyTestMain(m)
 }
 
@@ -76,6 +78,7 @@ var programs = map[string]func() error{
 	"refused":     refused,
 	"get":         func() error { return getTo(os.Stdout) },
 	"up-and-down": upAndDown,
+	"down":        func() error { _, err := lab.Down(context.Background()); return err },
 }
 
 // program prepares a process that is one of the programs, outside of any Isolate.

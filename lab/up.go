@@ -68,7 +68,7 @@ func (d *stateDir) clear() error {
 // until the lab stands. The record stays when the keeper crashed, for the next
 // command to clean up; a keeper that reported an error has cleaned up itself.
 func startKeeper(ctx context.Context, dir *stateDir, options UpOptions) (*Running, error) {
-	r := &Running{Prefix: options.Prefix, ownRun: !privileged()}
+	r := &Running{Prefix: options.Prefix, Port: options.Port, ownRun: !privileged()}
 	cmd, err := keeperCommand(dir, r.ownRun)
 	if err != nil {
 		return nil, err

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -32,11 +33,12 @@ func up(t *testing.T) *lab.Running {
 	return r
 }
 
+// down ends the lab, if there is to be one, in which nothing runs.
 func down(t *testing.T, want bool) {
 	t.Helper()
-	was, err := lab.Down(t.Context())
-	if err != nil || was != want {
-		t.Errorf("Down gave %v, %v; want %v", was, err, want)
+	ended, err := lab.Down(t.Context())
+	if err != nil || ended != (lab.Ended{Lab: want}) {
+		t.Errorf("Down gave %+v, %v; want %v", ended, err, want)
 	}
 }
 
@@ -178,6 +180,79 @@ func TestGivenUpUpLeavesNothingAfterDown(t *testing.T) {
 	}
 }
 
+// run starts a shell in a machine of the lab, or in no machine, which first says that
+// it is ready. It is waited for when the test ends, and then must have ended.
+func run(t *testing.T, enter []string, script string) *exec.Cmd {
+	t.Helper()
+	args := append(enter, "sh", "-c", script+"; echo ready; while :; do sleep 0.05; done")
+	cmd := exec.Command(args[0], args[1:]...)
+	if ready := firstLine(t, cmd); ready != "ready" {
+		t.Fatalf("the program said %q", ready)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	return cmd
+}
+
+func TestDownEndsProgramsInTheLabAndNoOthers(t *testing.T) {
+	other, err := lab.New(lab.Config{Pods: 1, OneNode: true, Prefix: "other-"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { other.Close() })
+	r := up(t)
+	obeys := run(t, r.Enter("client"), "trap 'exit 7' TERM")
+	stays := run(t, r.Enter("pod-e"), "trap '' TERM")
+	spared := []*exec.Cmd{run(t, nil, ":"), run(t, []string{"ip", "netns", "exec", "other-client"}, ":")}
+
+	ended, err := lab.Down(t.Context())
+	if err != nil || !ended.Lab || ended.Programs < 2 {
+		t.Fatalf("Down gave %+v, %v; want two programs or more", ended, err)
+	}
+	if status := exitStatus(t, obeys); status != 7 {
+		t.Errorf("the first ended with status %d, want its own for SIGTERM", status)
+	}
+	if err := stays.Wait(); err == nil || err.Error() != "signal: killed" {
+		t.Errorf("the second ended with %v", err)
+	}
+	for _, cmd := range spared {
+		if cmd.Process.Kill() != nil || cmd.Wait().Error() != "signal: killed" {
+			t.Errorf("a program outside of the lab was ended: %v", cmd.ProcessState)
+		}
+	}
+}
+
+func TestDownFromInsideIsRefused(t *testing.T) {
+	r := up(t)
+	args := append(r.Enter("client"), os.Args[0])
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Env = append(os.Environ(), programEnv+"=down")
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	if err := cmd.Run(); err == nil || !strings.Contains(said.String(), "inside the lab; leave it") {
+		t.Errorf("Down ended with %v and said %q", err, said.String())
+	}
+}
+
+func TestKeeperEndsWithTheProcessItIsToldOf(t *testing.T) {
+	life := run(t, nil, ":")
+	t.Setenv(lab.UntilEnv, strconv.Itoa(life.Process.Pid))
+	r := up(t)
+	_ = life.Process.Kill()
+	_ = life.Wait()
+	late := time.AfterFunc(5*time.Second, func() { _ = syscall.Kill(r.PID, syscall.SIGKILL) })
+	defer late.Stop()
+	var status syscall.WaitStatus
+	if _, err := syscall.Wait4(r.PID, &status, 0, nil); err != nil || !status.Exited() || status.ExitStatus() != 0 {
+		t.Errorf("the keeper ended with %v, %v; want status 0", status, err)
+	}
+	if names, _ := filepath.Glob("/run/netns/*"); len(names) > 0 {
+		t.Errorf("left behind: %v", names)
+	}
+	if _, err := lab.Up(t.Context(), lab.UpOptions{}); err == nil {
+		t.Error("a lab was put up for a process that is gone")
+	}
+}
+
 func TestPrefixMustFitAFileName(t *testing.T) {
 	if _, err := lab.Up(t.Context(), lab.UpOptions{Prefix: "../x"}); err == nil || !strings.Contains(err.Error(), "slash") {
 		t.Errorf("Up said %v", err)
@@ -242,8 +317,12 @@ func TestDescriptionSaysHowToEnter(t *testing.T) {
 	if err := r.Describe(&said); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"client", "10.244.1.50", "ip netns exec ks-client"} {
-		if !strings.Contains(said.String(), want) {
+	for _, want := range []string{
+		`MACHINE +IPv4 +IPv6 +RUN A COMMAND THERE`, `router +- +- +ip netns exec ks-router`,
+		`node +172.20.1.2 +fd00:172:20:1::2 +ip netns exec ks-node`,
+		`client +10.244.1.50 +fd00:10:244:1::50 +ip netns exec ks-client`,
+	} {
+		if !regexp.MustCompile(`(?m)^` + want + `$`).MatchString(said.String()) {
 			t.Errorf("no %q in\n%s", want, said.String())
 		}
 	}

@@ -94,42 +94,80 @@ func (u *user) checkNothingLeft() {
 	}
 }
 
-// fetch is a shell command that prints what a web server at a lab's pod answers.
-const fetch = `exec 3<>/dev/tcp/$1/8080; printf 'GET / HTTP/1.0\r\n\r\n' >&3; cat <&3`
+// fetch is a shell command that prints what a web server answers, given its address
+// and port.
+const fetch = `exec 3<>/dev/tcp/$1/$2; printf 'GET / HTTP/1.0\r\n\r\n' >&3; cat <&3`
+
+// fetchFrom asks from a machine of a lab, given the words that lead there.
+func (u *user) fetchFrom(enter, address, port, want string) {
+	u.t.Helper()
+	command := append(strings.Fields(enter), "bash", "-c", fetch, "bash", address, port)
+	answer, err := u.command(command[0], command[1:]...).CombinedOutput()
+	if err != nil || !strings.Contains(string(answer), want) {
+		u.t.Errorf("%s asked by way of %s: %v: %q", address, enter, err, answer)
+	}
+}
 
 func TestLabCanBePutUpUsedAndTakenDown(t *testing.T) {
 	forEachUser(t, func(t *testing.T, u *user) {
-		said, status := u.run("lab", "up")
+		said, status := toEnd(t, u.command("./kube-splice", "lab", "up"), (*exec.Cmd).Start)
 		t.Cleanup(func() { u.run("lab", "down") })
 		if status != 0 {
 			t.Fatalf("lab up: status %d: %s", status, said)
 		}
-		enter := regexp.MustCompile(`(?m)^(\S+) +(\S+) +(.*)$`).FindAllStringSubmatch(said, -1)
+		table, next, _ := strings.Cut(said, "\n\n")
+		machines := regexp.MustCompile(`(?m)^(\S+) +(\S+) +(\S+) +(.*)$`).FindAllStringSubmatch(table, -1)[1:]
 		addresses := map[string]string{}
-		for _, line := range enter {
-			addresses[line[1]] = line[2]
+		for _, line := range machines {
+			addresses[line[1]] = line[2] + " " + line[3]
 		}
-		if len(enter) != 10 || addresses["pod-d"] != "10.244.2.11" || addresses["outside"] != "172.20.9.2" {
+		if len(machines) != 10 || addresses["pod-d"] != "10.244.2.11 fd00:10:244:2::11" || addresses["outside"] != "172.20.9.2 fd00:172:20:9::2" {
 			t.Fatalf("lab up describes %v", addresses)
 		}
-		for _, line := range enter { // the line says how to run a command there
-			command := append(strings.Fields(line[3]), "bash", "-c", fetch, "bash", addresses["pod-d"])
-			answer, err := u.command(command[0], command[1:]...).CombinedOutput()
-			if err != nil || !strings.Contains(string(answer), "pod-d ") {
-				t.Errorf("pod-d asked from %s: %v: %q", line[1], err, answer)
-			}
+		for _, line := range machines { // the line says how to run a command there
+			u.fetchFrom(line[4], "10.244.2.11", "8080", "pod-d ")
 		}
 		said, status = u.run("lab", "up")
 		refusal{status: exitError, words: words("up already, lab down")}.check(t, "a second lab up", said, status)
 
-		if said, status := u.run("lab", "down"); said != "" || status != 0 {
-			t.Errorf("lab down: status %d, said %q", status, said)
-		}
+		u.doAsTold(next)
 		u.checkNothingLeft()
 		if said, status := u.run("lab", "down"); said != "there is no lab\n" || status != 0 {
 			t.Errorf("a second lab down: status %d, said %q", status, said)
 		}
 	})
+}
+
+// doAsTold does what lab up tells its users to do next: start the proxy in the
+// folder with the manifests, ask a Service, and end the lab with the proxy in it.
+func (u *user) doAsTold(told string) {
+	u.t.Helper()
+	steps := regexp.MustCompile(`(?m)^  (.*)$`).FindAllStringSubmatch(told, -1)
+	if len(steps) != 3 || !strings.Contains(told, "HTTP on port 8080") {
+		u.t.Fatalf("lab up told %q", told)
+	}
+	proxy := u.command("sh", "-c", "exec "+steps[0][1])
+	proxy.Env = append(proxy.Env, asProgram+"=1")
+	said := &watchedOutput{word: "msg=ready", found: make(chan struct{})}
+	proxy.Stderr = said
+	check(u.t, proxy.Start())
+	ended := make(chan error, 1)
+	go func() { ended <- proxy.Wait() }()
+	select {
+	case <-said.found:
+	case err := <-ended:
+		u.t.Fatalf("%s: %v: %s", steps[0][1], err, said.text())
+	}
+	enter, ok := strings.CutSuffix(steps[1][1], " curl http://10.96.0.10/")
+	if !ok {
+		u.t.Errorf("lab up told to ask with %q", steps[1][1])
+	}
+	u.fetchFrom(enter, "10.96.0.10", "80", "pod-")
+	goodbye, status := toEnd(u.t, u.command("sh", "-c", steps[2][1]), (*exec.Cmd).Start)
+	if !strings.HasPrefix(goodbye, "programs ended in the lab: ") || status != 0 {
+		u.t.Errorf("lab down: status %d, said %q", status, goodbye)
+	}
+	<-ended
 }
 
 func TestDemoShowsWhatItMustAndLeavesNothing(t *testing.T) {
