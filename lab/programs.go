@@ -21,7 +21,7 @@ const grace = 2 * time.Second
 type inhabitants struct {
 	spaces []*os.File // held open: the kernel gives their numbers to no others
 	keeper int
-	asked  map[int]bool // to end, by process id
+	asked  map[int]bool // to end, by process id; once, for a second time may mean more
 }
 
 // endPrograms ends what still runs in the lab's namespaces, first with SIGTERM and
@@ -37,20 +37,19 @@ func (s *state) endPrograms(ctx context.Context) (int, error) {
 	if in.holds("/proc/self/ns/net") {
 		return 0, errors.New("this command runs inside the lab; leave it (exit), then try again")
 	}
-	for started := time.Now(); ; {
-		left, err := in.end(time.Since(started) > grace)
-		switch {
-		case err != nil || left == 0:
-			return len(in.asked), err
-		case time.Since(started) > 2*grace:
-			return len(in.asked), fmt.Errorf("%d programs in the lab do not end", left)
+	started := time.Now()
+	found, err := in.end(false)
+	for left := found; left > 0 && err == nil; left, err = in.end(time.Since(started) > grace) {
+		if time.Since(started) > 2*grace {
+			return found, fmt.Errorf("%d programs in the lab do not end", left)
 		}
 		select {
 		case <-ctx.Done():
-			return len(in.asked), ctx.Err()
+			return found, ctx.Err()
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
+	return found, err
 }
 
 // names are the paths at which the lab's namespaces can be opened from here; some
