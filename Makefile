@@ -6,7 +6,7 @@ SUDO  := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
 # Debian packages: what the demo needs, and what the tests drive besides.
 DEMO_PACKAGES := iptables iproute2
-TEST_PACKAGES := $(DEMO_PACKAGES) nftables conntrack socat strace util-linux gcc libc6-dev
+TEST_PACKAGES := $(DEMO_PACKAGES) nftables conntrack socat strace util-linux procps gcc libc6-dev
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 FUZZTIME ?= 30s

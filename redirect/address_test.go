@@ -3,6 +3,7 @@ package redirect_test
 import (
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -161,8 +162,11 @@ func addTemporary(n *node) (address string) {
 	} {
 		n.run(command)
 	}
-	if n.run("ip -6 -o addr show dev eth0 temporary -tentative") == "" {
-		n.t.Fatalf("no temporary address: %s", n.run("ip -6 addr show dev eth0"))
+	for deadline := time.Now().Add(10 * time.Second); n.run("ip -6 -o addr show dev eth0 temporary -tentative") == ""; {
+		if time.Now().After(deadline) {
+			n.t.Fatalf("no temporary address: %s", n.run("ip -6 addr show dev eth0"))
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
 	return ""
 }

@@ -1,0 +1,116 @@
+package service_test
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/kube-splice/kube-splice/service"
+)
+
+func TestNamesReadAsTheyDidInTheHistoricalKubeProxy(t *testing.T) {
+	n := service.Name{Namespace: "shop", Service: "web", Port: "http", Protocol: service.TCP, Family: service.IPv4}
+	if n.String() != "shop/web:http" {
+		t.Errorf("a named port reads %q", n)
+	}
+	if n.Port = ""; n.String() != "shop/web" {
+		t.Errorf("an unnamed port reads %q", n)
+	}
+}
+
+func TestNamesDifferInEveryField(t *testing.T) {
+	base := service.Name{Namespace: "a", Service: "a", Port: "a", Protocol: service.TCP, Family: service.IPv4}
+	for i, change := range []func(*service.Name){
+		func(n *service.Name) { n.Namespace = "b" },
+		func(n *service.Name) { n.Service = "b" },
+		func(n *service.Name) { n.Port = "b" },
+		func(n *service.Name) { n.Protocol = service.UDP },
+		func(n *service.Name) { n.Family = service.IPv6 },
+	} {
+		other := base
+		change(&other)
+		if base.Compare(other) >= 0 || other.Compare(base) <= 0 || base.Compare(base) != 0 {
+			t.Errorf("change %d is not seen in the order of names", i)
+		}
+	}
+}
+
+func TestOnlyAddressesOfPodsAreEndpoints(t *testing.T) {
+	for text, fine := range map[string]bool{
+		"10.244.1.11": true, "192.0.2.1": true, "fd00::1": true, "2001:db8::1": true, "::ffff:10.0.0.1": true,
+		"127.0.0.1": false, "127.255.0.1": false, "::1": false, "::ffff:127.0.0.1": false,
+		"0.0.0.0": false, "::": false, "169.254.169.254": false, "fe80::1": false,
+		"224.0.0.1": false, "239.1.2.3": false, "ff02::1": false, "255.255.255.255": false,
+	} {
+		if err := service.CheckEndpoint(netip.MustParseAddr(text)); (err == nil) != fine {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	if service.CheckEndpoint(netip.Addr{}) == nil {
+		t.Error("no address at all is an endpoint")
+	}
+}
+
+func newPort() *service.Port {
+	return &service.Port{
+		Name:   service.Name{Namespace: "shop", Service: "web", Protocol: service.TCP, Family: service.IPv4},
+		Number: 80, ClusterIP: netip.MustParseAddr("10.96.0.10"), NodePort: 30080,
+		ExternalIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, LoadBalancerIPs: []netip.Addr{netip.MustParseAddr("192.0.2.2")},
+		Policy: service.Policy{Affinity: time.Hour},
+		Endpoints: []service.Endpoint{
+			{Addr: netip.MustParseAddrPort("10.244.1.11:8080"), Ready: true},
+			{Addr: netip.MustParseAddrPort("10.244.1.12:8080")},
+		},
+	}
+}
+
+func TestEqualPortsAreEqualInEverything(t *testing.T) {
+	if !newPort().Equal(newPort()) {
+		t.Error("two ports that say the same are not equal")
+	}
+	for i, change := range []func(*service.Port){
+		func(p *service.Port) { p.Name.Port = "x" },
+		func(p *service.Port) { p.Number++ },
+		func(p *service.Port) { p.ClusterIP = p.ClusterIP.Next() },
+		func(p *service.Port) { p.NodePort++ },
+		func(p *service.Port) { p.ExternalIPs = nil },
+		func(p *service.Port) { p.LoadBalancerIPs[0] = p.ClusterIP },
+		func(p *service.Port) { p.Policy.Affinity++ },
+		func(p *service.Port) { p.Policy.LogOff = true },
+		func(p *service.Port) { p.Endpoints[1].Ready = true },
+		func(p *service.Port) { p.Endpoints = p.Endpoints[:1] },
+	} {
+		other := newPort()
+		change(other)
+		if newPort().Equal(other) {
+			t.Errorf("change %d makes no difference", i)
+		}
+	}
+}
+
+func TestPortalsAreEveryAddressClientsMayUse(t *testing.T) {
+	var got []string
+	for _, p := range newPort().Portals() {
+		got = append(got, p.Kind.String()+" "+netip.AddrPortFrom(p.Addr, p.Number).String())
+	}
+	want := []string{"clusterIP 10.96.0.10:80", "loadBalancer 192.0.2.2:80", "externalIP 192.0.2.1:80", "nodePort invalid AddrPort"}
+	if !slices.Equal(got, want) {
+		t.Errorf("portals %q, want %q", got, want)
+	}
+}
+
+func TestOnlyReadyEndpointsAreEligible(t *testing.T) {
+	if e := newPort().Eligible(); len(e) != 1 || !e[0].Ready {
+		t.Errorf("eligible: %v", e)
+	}
+}
+
+func TestSnapshotFindsPortsByName(t *testing.T) {
+	a, b := newPort(), newPort()
+	b.Name.Service = "x"
+	snap := &service.Snapshot{Ports: []*service.Port{a, b}}
+	if snap.Port(a.Name) != a || snap.Port(b.Name) != b || snap.Port(service.Name{}) != nil {
+		t.Error("ports are not found by their names")
+	}
+}
