@@ -31,9 +31,18 @@ test: test-packages ## run all tests, with the race detector
 fuzz: ## run every fuzz target for FUZZTIME (30s)
 	@set -e; for file in $$(grep -rlE '^func Fuzz' --include='*_test.go' .); do \
 	  for target in $$(grep -oE '^func Fuzz[A-Za-z0-9_]+' $$file | cut -d' ' -f2); do \
-	    echo "== $$target in $$(dirname $$file)"; \
-	    go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x ./$$(dirname $$file); \
+	    echo "== $$target in $$(dirname $$file)"; $(call fuzz_one,$$target,$$(dirname $$file)); \
 	  done; done
+
+# fuzz_one TARGET FOLDER. A run whose time ends while a worker is busy is reported by
+# go test as "context deadline exceeded"; that is no finding.
+define fuzz_one
+set -o pipefail; said=$$(mktemp); \
+if ! go test -run '^$$' -fuzz "^$(1)$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x ./$(2) 2>&1 | tee $$said; then \
+  if grep -qE 'Failing input|panic:|DATA RACE' $$said || ! grep -q 'context deadline exceeded' $$said; then exit 1; fi; \
+  echo "(its time ended while a worker was busy; nothing was found)"; \
+fi; rm -f $$said
+endef
 
 .PHONY: bench
 bench: ## run the benchmarks of the balancer and the rules
