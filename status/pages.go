@@ -19,8 +19,6 @@ func (m *Metrics) pages() *http.ServeMux {
 		// One series that is wrong must not cost all others.
 		ErrorHandling: promhttp.ContinueOnError,
 		ErrorLog:      slog.NewLogLogger(m.cfg.Log.With("page", "/metrics").Handler(), slog.LevelError),
-		// Scrapers that overlap share one reading of the counters.
-		CoalesceGather: true,
 	}))
 	if m.cfg.Profiling {
 		mux.Handle("/debug/pprof", http.RedirectHandler("/debug/pprof/", http.StatusFound))

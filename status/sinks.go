@@ -62,10 +62,15 @@ func (n *newsOnly) say(msg string, args []any) {
 	}
 }
 
-// dump writes what the sink holds, an event name a line, the oldest interval first.
+// dump writes what the sink holds of the last minute, the oldest interval first.
 func dump(w io.Writer, memory *gometrics.InmemSink) error {
 	var text strings.Builder
+	since := time.Now().Add(-memoryRetained)
+	fmt.Fprintf(&text, "events since %s\n", since.UTC().Format(time.RFC3339))
 	for _, interval := range memory.Data() {
+		if interval.Interval.Before(since) { // nothing has come that would have pushed it out
+			continue
+		}
 		interval.RLock()
 		at := interval.Interval.UTC().Format(time.RFC3339)
 		for _, key := range slices.Sorted(maps.Keys(interval.PrecisionGauges)) {
