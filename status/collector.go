@@ -17,10 +17,6 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("kubesplice_"+name, help, labels, nil)
 }
 
-func serviceDesc(name, help string, labels ...string) *prometheus.Desc {
-	return desc("service_"+name, help, append(serviceLabels[:len(serviceLabels):len(serviceLabels)], labels...)...)
-}
-
 var (
 	connections = desc("connections_total", "Connections taken from listeners.")
 	active      = desc("connections_active", "Connections that have not ended.")
@@ -31,13 +27,6 @@ var (
 	evictions   = desc("affinity_evictions_total", "Session affinity records that made room for others.")
 	failing     = desc("listeners_failing", "Listeners and portals that cannot be opened at present.")
 	logDropped  = desc("connection_log_dropped_total", "Records that are missing in the connection log.")
-
-	serviceConnections = serviceDesc("connections_total", "Connections taken from the listener of a Service port.")
-	serviceActive      = serviceDesc("connections_active", "Connections of a Service port that have a backend and have not ended.")
-	serviceBytes       = serviceDesc("bytes_total", "Bytes relayed for a Service port, client to backend (up) and back (down), counted when a connection ends.", "direction")
-	serviceDialsFailed = serviceDesc("dial_failures_total", "Dials of a Service port's endpoints that failed.")
-	serviceEndpoints   = serviceDesc("endpoints", "Endpoints that may be given connections.")
-	serviceAffinity    = serviceDesc("affinity_records", "Clients that session affinity remembers; only of Service ports that have it.")
 )
 
 // Describe describes the series that are always there.
@@ -71,22 +60,6 @@ func (c *collector) Collect(metrics chan<- prometheus.Metric) {
 	metrics <- prometheus.MustNewConstMetric(active, prometheus.GaugeValue, float64(all.Active))
 	metrics <- prometheus.MustNewConstMetric(failing, prometheus.GaugeValue, float64(all.Failing))
 	for _, s := range c.proxy.Services() {
-		c.collectService(metrics, s)
-	}
-}
-
-func (c *collector) collectService(metrics chan<- prometheus.Metric, s proxy.ServiceCounts) {
-	labels := serviceValues(s.Name)
-	one := func(d *prometheus.Desc, kind prometheus.ValueType, n int64, more ...string) {
-		metrics <- prometheus.MustNewConstMetric(d, kind, float64(n), append(labels[:len(labels):len(labels)], more...)...)
-	}
-	one(serviceConnections, prometheus.CounterValue, s.Accepted)
-	one(serviceActive, prometheus.GaugeValue, s.Active)
-	one(serviceBytes, prometheus.CounterValue, s.Up, "up")
-	one(serviceBytes, prometheus.CounterValue, s.Down, "down")
-	one(serviceDialsFailed, prometheus.CounterValue, s.FailedTries)
-	one(serviceEndpoints, prometheus.GaugeValue, s.Endpoints)
-	if s.Affinity {
-		one(serviceAffinity, prometheus.GaugeValue, int64(s.AffinityRecords))
+		collectService(metrics, s)
 	}
 }
