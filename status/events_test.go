@@ -3,10 +3,12 @@ package status_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"net/http/httptest"
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,26 +28,34 @@ func record(name service.Name, how proxy.Close) proxy.Record {
 const endedWeb = `kubesplice_service_connections_ended_total{close="client-closed",ip_family="IPv4",namespace="default",port="http",protocol="tcp",service="web"}`
 
 func TestIncrementsThatRaceToBeTheFirstAllCount(t *testing.T) {
-	web := newPort("web")
-	for range 50 {
-		m := newMetrics(t, status.MetricsConfig{})
-		m.Sync(snapshot(web))
+	const rounds, racers = 500, 8
+	m := newMetrics(t, status.MetricsConfig{})
+	ports := make([]*service.Port, rounds)
+	for i := range ports {
+		ports[i] = newPort(fmt.Sprintf("web-%03d", i))
+	}
+	m.Sync(snapshot(ports...))
+	for i, port := range ports {
 		start := make(chan struct{})
-		var racers sync.WaitGroup
-		for range 20 {
-			racers.Go(func() {
+		var race sync.WaitGroup
+		for range racers {
+			race.Go(func() {
 				<-start
-				m.Record(record(web.Name, proxy.ClientClosed))
-				m.Error("source")
-				m.SyncFailed(status.IPTables, service.IPv4)
+				m.Record(record(port.Name, proxy.ClientClosed))
+				m.Error(fmt.Sprintf("part %d", i))
 			})
 		}
 		close(start)
-		racers.Wait()
-		wantSeries(t, m, endedWeb, 20)
-		wantSeries(t, m, `kubesplice_errors_total{part="source"}`, 20)
-		wantSeries(t, m, `kubeproxy_sync_proxy_rules_iptables_restore_failures_total{ip_family="IPv4"}`, 20)
-		wantSeries(t, m, `kubesplice_dial_duration_seconds{outcome="reached"}`, 20)
+		race.Wait()
+	}
+	values := flat(scrape(t, m))
+	for i, port := range ports {
+		if n := values[strings.Replace(endedWeb, "web", port.Name.Service, 1)]; n != racers {
+			t.Errorf("%v has %v connections, want %d", port.Name, n, racers)
+		}
+		if n := values[fmt.Sprintf(`kubesplice_errors_total{part="part %d"}`, i)]; n != racers {
+			t.Errorf("part %d has %v errors, want %d", i, n, racers)
+		}
 	}
 }
 
@@ -99,6 +109,8 @@ func TestSeriesOfAServiceLeaveWithIt(t *testing.T) {
 	if lines := seriesOf(t, m, "web"); len(lines) != 3 {
 		t.Errorf("a late connection brought back %v", lines)
 	}
+	m.Record(record(six.Name, proxy.ClientClosed))
+	wantSeries(t, m, strings.Replace(endedWeb, "IPv4", "IPv6", 1), 2)
 	m.Sync(snapshot(changed, web, six))
 	m.Record(record(web.Name, proxy.ClientClosed))
 	wantSeries(t, m, endedWeb, 1)
@@ -112,7 +124,8 @@ func TestSeriesOfAServiceLeaveWithIt(t *testing.T) {
 
 func TestServicesThatChangeUnderLoadLeaveNothingBehind(t *testing.T) {
 	m := newMetrics(t, status.MetricsConfig{})
-	web := newPort("web")
+	var now atomic.Pointer[service.Port]
+	now.Store(newPort("web-0"))
 	done := make(chan struct{})
 	var load sync.WaitGroup
 	for range 4 {
@@ -122,20 +135,23 @@ func TestServicesThatChangeUnderLoadLeaveNothingBehind(t *testing.T) {
 				case <-done:
 					return
 				default:
-					m.Record(record(web.Name, proxy.ClientClosed))
+					m.Record(record(now.Load().Name, proxy.ClientClosed))
 				}
 			}
 		})
 	}
-	for range 50 {
-		m.Sync(snapshot(web))
-		m.Sync(snapshot())
-		if lines := seriesOf(t, m, "web"); len(lines) > 0 {
-			t.Fatalf("the Service is gone, %v is not", lines)
-		}
+	for i := range 20000 {
+		now.Store(newPort(fmt.Sprintf("web-%d", i)))
+		m.Sync(snapshot(now.Load()))
 	}
 	close(done)
 	load.Wait()
+	m.Sync(snapshot())
+	for _, line := range ours(flat(scrape(t, m))) {
+		if strings.Contains(line, "web-") {
+			t.Errorf("no Service is left, but %s", line)
+		}
+	}
 }
 
 func TestNoLabelHoldsAClientsAddress(t *testing.T) {

@@ -50,6 +50,11 @@ func TestServerAnswersTheRequestOfTheMomentBeforeItEnds(t *testing.T) {
 		}
 		_ = conn.Close()
 	}
+	select {
+	case <-stopped:
+		t.Error("it has ended though a request is not answered")
+	case <-time.After(50 * time.Millisecond):
+	}
 	close(release)
 	if got := <-answers; got.body != "late" {
 		t.Errorf("answered %q, want late", got.body)
