@@ -72,6 +72,17 @@ func (m *Metrics) NoLocalEndpoints(policy string, f service.Family, n int) {
 	m.set(noLocal, float64(n), policy, f.String())
 }
 
+// Requested says that a request to the API server was answered with a status code, or
+// with 0 not at all, and how long that took. The host is the server's host:port.
+func (m *Metrics) Requested(method, host string, code int, took time.Duration) {
+	text := strconv.Itoa(code)
+	if code == 0 {
+		text = "<error>" // as client-go has it
+	}
+	m.count(requests, 1, text, method, host)
+	m.observe(requestDuration, took, method, host)
+}
+
 // Record says that a connection has ended. It is meant for proxy.Config.Record and
 // does not block.
 func (m *Metrics) Record(r proxy.Record) {

@@ -33,7 +33,7 @@ func TestSeriesOfKubeProxyKeepTheirNamesTypesLabelsAndBuckets(t *testing.T) {
 	m.Programmed(service.IPv4, 0)
 	got := map[string]string{}
 	for name, family := range scrape(t, m) {
-		if strings.HasPrefix(name, "kubeproxy_") {
+		if strings.HasPrefix(name, "kubeproxy_") || strings.HasPrefix(name, "rest_client_") {
 			got[name] = shape(family)
 		}
 	}
@@ -56,6 +56,8 @@ func TestSeriesOfKubeProxyKeepTheirNamesTypesLabelsAndBuckets(t *testing.T) {
 		"kubeproxy_sync_proxy_rules_iptables_total":                          "GAUGE ip_family table",
 		"kubeproxy_sync_proxy_rules_iptables_last":                           "GAUGE ip_family table",
 		"kubeproxy_sync_proxy_rules_nftables_sync_failures_total":            "COUNTER ip_family",
+		"rest_client_requests_total":                                         "COUNTER code host method",
+		"rest_client_request_duration_seconds":                               "HISTOGRAM host verb 0.005 0.025 0.1 0.25 0.5 1 2 4 8 15 30 60",
 	}
 	for name, shape := range want {
 		if got[name] != shape {

@@ -79,6 +79,8 @@ func happen(m *status.Metrics) {
 	m.ServiceChanges(3, 2)
 	m.EndpointChanges(5, 4)
 	m.NoLocalEndpoints("external", service.IPv4, 6)
+	m.Requested("GET", "10.96.0.1:443", 200, 20*time.Millisecond)
+	m.Requested("GET", "10.96.0.1:443", 0, 5*time.Second)
 	m.Error("source")
 }
 
@@ -109,6 +111,10 @@ func TestEventsOfTheControlPathAreCounted(t *testing.T) {
 			`kubeproxy_sync_proxy_rules_endpoint_changes_pending`: 4,
 
 			`kubeproxy_sync_proxy_rules_no_local_endpoints_total{ip_family="IPv4",traffic_policy="external"}`: 6,
+
+			`rest_client_requests_total{code="200",host="10.96.0.1:443",method="GET"}`:     1,
+			`rest_client_requests_total{code="<error>",host="10.96.0.1:443",method="GET"}`: 1,
+			`rest_client_request_duration_seconds{host="10.96.0.1:443",verb="GET"}`:        2,
 
 			`kubesplice_errors_total{part="source"}`: 1,
 		} {

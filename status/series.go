@@ -50,6 +50,9 @@ var (
 	byCode   = []string{"code"}
 	byTable  = []string{"table", "ip_family"}
 
+	// Of client-go in every program of Kubernetes.
+	requestBuckets = []float64{0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60}
+
 	families = []string{"IPv4", "IPv6"}
 
 	syncBuckets = prometheus.ExponentialBuckets(0.001, 2, 15)
@@ -87,6 +90,12 @@ var (
 	rulesLast        = &series{key: kubeproxy("sync_proxy_rules_iptables_last"), help: "Our rules that the last writing wrote.", kind: gauge, labels: byTable}
 )
 
+// The series of requests to the API server that dashboards of kube-proxy show.
+var (
+	requests        = &series{key: []string{"rest_client", "requests_total"}, help: "Requests to the API server.", kind: counter, labels: []string{"code", "method", "host"}}
+	requestDuration = &series{key: []string{"rest_client", "request_duration_seconds"}, help: "Time until the API server began to answer.", kind: histogram, labels: []string{"verb", "host"}, buckets: requestBuckets}
+)
+
 // Our own series that events make; those read from counters are in collector.go.
 var (
 	ended        = &series{key: kubesplice("service_connections_ended_total"), help: "Connections that have ended, by how, in the words of the connection log.", kind: counter, labels: append(slices.Clip(serviceLabels), "close"), perService: true}
@@ -99,5 +108,5 @@ var declared = []*series{
 	syncDuration, syncFull, syncPartial, syncLast, syncQueued, programming,
 	endpointPending, endpointChanges, servicePending, serviceChanges, noLocal, healthzTotal, livezTotal,
 	restoreFailures, partialFailures, nftablesFailures, rulesTotal, rulesLast,
-	ended, dialDuration, errorsTotal,
+	requests, requestDuration, ended, dialDuration, errorsTotal,
 }
