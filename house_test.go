@@ -28,8 +28,9 @@ var mayImport = map[string][]string{
 	"redirect":        {"service"},
 	"proxy/relay":     {},
 	"proxy":           {"service", "balancer", "proxy/relay"},
+	"status":          {"service", "balancer", "proxy"},
 	"lab":             {},
-	"cmd/kube-splice": {"service", "source", "balancer", "redirect", "proxy", "lab"},
+	"cmd/kube-splice": {"service", "source", "balancer", "redirect", "proxy", "status", "lab"},
 }
 
 // onlyImporter says which package alone may import a module of others.
@@ -39,6 +40,8 @@ var onlyImporter = map[string][]string{
 	"github.com/coreos/go-iptables/": {"redirect"},
 	"github.com/spf13/":              {"cmd/kube-splice"},
 	"github.com/vishvananda/":        {"redirect", "lab"},
+	"github.com/hashicorp/":          {"status"},
+	"github.com/prometheus/":         {"status"},
 }
 
 const (

@@ -27,13 +27,16 @@ func (p *Proxy) serve(l *listener, client *net.TCPConn) {
 	}
 	backend, pick, err := p.connect(l, &rec)
 	rec.Dial = time.Since(accepted)
+	p.counters.retries.Add(int64(max(rec.Attempts-1, 0)))
 	if err != nil {
 		p.refuse(client, rec, accepted, p.whyNot(l, err), err)
 		return
 	}
+	l.tally.active.Add(1)
 	limits := relay.Limits{HalfClosed: p.cfg.HalfClosed, Idle: port.Policy.IdleTimeout}
 	p.cfg.Engine.Relay(p.ctx, relay.Pair{Client: client, Backend: backend, Limits: limits}, func(r relay.Result) {
 		pick.Done()
+		p.relayed(l, r)
 		rec.Up, rec.Down, rec.Close, rec.Err = r.Up, r.Down, closeOf[r.Cause], r.Err
 		p.ended(rec, accepted)
 	})

@@ -5,7 +5,7 @@ import "sync/atomic"
 // counters are written by the data path and read by anyone.
 type counters struct {
 	accepted, active, refusedDirect, noEndpoints, dialFailed, failedTries atomic.Int64
-	failing                                                               atomic.Int64
+	failing, retries, up, down                                            atomic.Int64
 	evicted                                                               atomic.Uint64
 }
 
@@ -17,6 +17,8 @@ type Counts struct {
 	NoEndpoints   int64  // reset because every eligible endpoint had left
 	DialFailed    int64  // reset because no endpoint could be reached
 	FailedTries   int64  // dials that failed, whether or not another one succeeded
+	Retries       int64  // dials after a connection's first
+	Up, Down      int64  // bytes client to backend, and back, of connections that have ended
 	Evicted       uint64 // affinity records that made room for others
 	Failing       int64  // listeners and portals that cannot be opened at present
 }
@@ -27,7 +29,8 @@ func (p *Proxy) Counts() Counts {
 	return Counts{
 		Accepted: c.accepted.Load(), Active: c.active.Load(),
 		RefusedDirect: c.refusedDirect.Load(), NoEndpoints: c.noEndpoints.Load(),
-		DialFailed: c.dialFailed.Load(), FailedTries: c.failedTries.Load(),
+		DialFailed: c.dialFailed.Load(), FailedTries: c.failedTries.Load(), Retries: c.retries.Load(),
+		Up: c.up.Load(), Down: c.down.Load(),
 		Evicted: c.evicted.Load(), Failing: c.failing.Load(),
 	}
 }

@@ -90,6 +90,7 @@ func (d *dialing) blame(ctx context.Context, pick balancer.Pick, err error) {
 	default:
 		pick.Failed()
 		d.counters.failedTries.Add(1)
+		d.listener.tally.failedTries.Add(1)
 		d.cfg.Log.Debug("dial failed", "service", d.listener.name.String(), "endpoint", pick.Endpoint.String(), "error", err)
 		if errors.Is(err, context.DeadlineExceeded) {
 			d.silent = append(d.silent, pick.Endpoint)

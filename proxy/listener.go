@@ -22,6 +22,7 @@ type listener struct {
 	balancer *balancer.Balancer
 	port     atomic.Pointer[service.Port] // what it serves now; nil before the first update
 	eligible atomic.Int64                 // endpoints that may be given connections
+	tally    tally
 
 	resumed chan struct{} // a token when a parked listener listens again
 	closed  chan struct{}
@@ -127,6 +128,7 @@ func (p *Proxy) accept(l *listener) {
 		case err == nil:
 			pause = 0
 			p.counters.accepted.Add(1)
+			l.tally.accepted.Add(1)
 			if p.awaitRoom(l) {
 				p.conns.Go(func() { p.serve(l, conn) })
 			} else {

@@ -12,8 +12,8 @@ import (
 )
 
 // Proxy holds the listeners of all Service ports and serves their connections.
-// Open, Prune and Shutdown belong to one goroutine, its owner's; Counts may be
-// called from any.
+// Open, Prune and Shutdown belong to one goroutine, its owner's; Counts and Services
+// may be called from any.
 type Proxy struct {
 	cfg    Config
 	ctx    context.Context // ends when connections are to be reset
@@ -26,6 +26,8 @@ type Proxy struct {
 	claims    map[netip.AddrPort]*claim
 	troubles  troubles
 	alone     map[service.Name]bool // ports of other protocols, said already
+
+	published atomic.Pointer[[]*listener] // listeners, for Services
 
 	// The data path's.
 	ownPorts    atomic.Pointer[map[uint16]struct{}] // every listener's port
@@ -48,6 +50,7 @@ func New(cfg Config) *Proxy {
 	p.troubles.log = p.cfg.Log
 	p.shortage.log = p.cfg.Log
 	p.ownPorts.Store(&map[uint16]struct{}{})
+	p.publish()
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p
 }
@@ -179,6 +182,7 @@ func (p *Proxy) storeOwnPorts() {
 	}
 	p.ownPorts.Store(&ports)
 	p.descriptors.standing.Store(int64(len(p.listeners) + len(p.claims)))
+	p.publish()
 }
 
 // isOwnListener reports whether a dial to addr would reach one of our listeners.
