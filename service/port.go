@@ -18,6 +18,10 @@ type Port struct {
 	LoadBalancerIPs []netip.Addr // status.loadBalancer.ingress[].ip of this family, sorted
 	NodePort        uint16       // 0: none
 
+	// HealthCheckNodePort is where load balancers ask whether this node has endpoints
+	// of the Service; 0: nowhere.
+	HealthCheckNodePort uint16
+
 	Policy    Policy
 	Endpoints []Endpoint // all known, eligible or not; sorted by address, each address once
 }
@@ -66,7 +70,8 @@ func (p *Port) Eligible() []Endpoint {
 // other in the next Snapshot.
 func (p *Port) Equal(q *Port) bool {
 	return p.Name == q.Name && p.Number == q.Number &&
-		p.ClusterIP == q.ClusterIP && p.NodePort == q.NodePort && p.Policy == q.Policy &&
+		p.ClusterIP == q.ClusterIP && p.NodePort == q.NodePort &&
+		p.HealthCheckNodePort == q.HealthCheckNodePort && p.Policy == q.Policy &&
 		slices.Equal(p.ExternalIPs, q.ExternalIPs) &&
 		slices.Equal(p.LoadBalancerIPs, q.LoadBalancerIPs) &&
 		slices.Equal(p.Endpoints, q.Endpoints)

@@ -74,6 +74,7 @@ func TestEqualPortsAreEqualInEverything(t *testing.T) {
 		func(p *service.Port) { p.Number++ },
 		func(p *service.Port) { p.ClusterIP = p.ClusterIP.Next() },
 		func(p *service.Port) { p.NodePort++ },
+		func(p *service.Port) { p.HealthCheckNodePort++ },
 		func(p *service.Port) { p.ExternalIPs = nil },
 		func(p *service.Port) { p.LoadBalancerIPs[0] = p.ClusterIP },
 		func(p *service.Port) { p.Policy.Affinity++ },

@@ -63,7 +63,9 @@ func servedPorts(svc *corev1.Service, policy service.Policy, say say) []service.
 		if nodePort == 0 && svc.Spec.Type == corev1.ServiceTypeNodePort {
 			say("port %q (%d) has no nodePort and nothing assigns one here: set spec.ports[].nodePort", sp.Name, sp.Port)
 		}
-		served = append(served, service.Port{Name: name, Number: uint16(sp.Port), NodePort: nodePort, Policy: policy})
+		served = append(served, service.Port{
+			Name: name, Number: uint16(sp.Port), NodePort: nodePort, HealthCheckNodePort: healthCheckNodePort(svc), Policy: policy,
+		})
 	}
 	return served
 }
@@ -173,4 +175,14 @@ func frontends(svc *corev1.Service, say say) []frontend {
 		}
 	}
 	return fronts
+}
+
+// healthCheckNodePort is where load balancers ask for local endpoints: only a Service
+// for which it matters where they are has one.
+func healthCheckNodePort(svc *corev1.Service) uint16 {
+	spec := svc.Spec
+	if spec.Type != corev1.ServiceTypeLoadBalancer || spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal || !isPort(spec.HealthCheckNodePort) {
+		return 0
+	}
+	return uint16(spec.HealthCheckNodePort)
 }

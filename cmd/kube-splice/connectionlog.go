@@ -13,14 +13,20 @@ import (
 	"github.com/kube-splice/kube-splice/proxy"
 )
 
-// openConnectionLog returns what takes the records of connections, and a function
-// that ends it. Both do nothing when the log is off. While it is open, SIGHUP makes
-// it open its file anew, for the sake of log rotation.
-func openConnectionLog(env environment, o options, log *slog.Logger) (func(proxy.Record), func(), error) {
+// connectionLog is the connection log as the options have it.
+type connectionLog struct {
+	log    *proxy.ConnectionLog // nil: off
+	record func(proxy.Record)   // nil: off
+	close  func()
+}
+
+// openConnectionLog opens the connection log. While it is open, SIGHUP makes it open
+// its file anew, for the sake of log rotation. The caller closes it.
+func openConnectionLog(env environment, o options, log *slog.Logger) (*connectionLog, error) {
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	if o.connectionLog == "off" {
-		return nil, func() { signal.Stop(hangups) }, nil
+		return &connectionLog{close: func() { signal.Stop(hangups) }}, nil
 	}
 	sink := env.Stdout
 	ended, end := context.WithCancel(context.Background())
@@ -28,7 +34,7 @@ func openConnectionLog(env environment, o options, log *slog.Logger) (func(proxy
 		file := &logFile{path: o.connectionOut}
 		if err := file.open(); err != nil {
 			end()
-			return nil, nil, fmt.Errorf("open the connection log (--connection-log-file): %w", err)
+			return nil, fmt.Errorf("open the connection log (--connection-log-file): %w", err)
 		}
 		sink = file
 		go file.followHangups(ended, hangups, log)
@@ -41,7 +47,7 @@ func openConnectionLog(env environment, o options, log *slog.Logger) (func(proxy
 		defer cancel()
 		records.Close(ctx) // the file ends with the program: a write may be stuck in it
 	}
-	return records.Record, finish, nil
+	return &connectionLog{log: records, record: records.Record, close: finish}, nil
 }
 
 // logFile is a file that can be opened anew while it is written to.

@@ -24,6 +24,7 @@ type ruleWriter interface {
 type daemon struct {
 	proxy     *proxy.Proxy
 	rules     ruleWriter // nil: there are none
+	observer  *observer
 	period    time.Duration
 	minPeriod time.Duration
 	log       *slog.Logger
@@ -50,6 +51,7 @@ type outcome struct {
 	wrote    redirect.Rules
 	synced   bool // else they were only looked at, and all there
 	repaired bool
+	took     time.Duration
 	err      error
 }
 
@@ -73,6 +75,7 @@ func (d *daemon) run(ctx context.Context, snapshots <-chan *service.Snapshot) {
 		select {
 		case snap := <-snapshots:
 			d.snap = snap
+			d.observer.queued(snap)
 			d.open()
 		case out := <-d.job:
 			d.finish(ctx, out)
@@ -129,24 +132,28 @@ func (d *daemon) open() {
 	}
 	want := redirect.Rules{Bindings: opened.Bindings, NodeIPs: d.snap.NodeIPs}
 	if d.rules == nil {
-		d.prune()
 		d.want = want
-		d.sayReady()
+		d.settle()
 		return
 	}
 	first := d.fullAt.IsZero()
 	if first || !slices.Equal(want.Bindings, d.want.Bindings) || !slices.Equal(want.NodeIPs, d.want.NodeIPs) {
 		d.want, d.dirty = want, true
 	} else if !d.dirty && d.job == nil {
-		d.prune() // listeners without a portal have no rules to wait for
+		d.settle() // there are no rules to wait for
 	}
 }
 
-// prune closes what nothing leads to any more. What could not be opened may have
-// waited for just that.
-func (d *daemon) prune() {
+// settle ends the work for a Snapshot whose rules are in force: what nothing leads
+// to any more is closed. What could not be opened may have waited for just that.
+func (d *daemon) settle() {
 	if d.proxy.Prune() && !d.openAt.IsZero() {
 		d.openAt = time.Now()
+	}
+	d.observer.inForce(d.snap)
+	if !d.settled {
+		d.settled = true
+		d.log.Info("ready", "service ports", len(d.snap.Ports), "portals", len(d.want.Bindings), "failed", d.proxy.Counts().Failing)
 	}
 }
 
@@ -160,7 +167,9 @@ func (d *daemon) start(ctx context.Context, job func(context.Context, redirect.R
 
 // sync writes the rules.
 func (d *daemon) sync(ctx context.Context, want redirect.Rules) outcome {
-	return outcome{wrote: want, synced: true, err: d.rules.Sync(ctx, want)}
+	started := time.Now()
+	err := d.rules.Sync(ctx, want)
+	return outcome{wrote: want, synced: true, took: time.Since(started), err: err}
 }
 
 // look writes the rules only if some are missing.
@@ -179,6 +188,9 @@ func (d *daemon) look(ctx context.Context, want redirect.Rules) outcome {
 func (d *daemon) finish(ctx context.Context, out outcome) {
 	d.job = nil
 	now := time.Now()
+	if out.synced && ctx.Err() == nil {
+		d.observer.synced(out.took, out.err)
+	}
 	if out.err != nil {
 		d.dirty = true
 		d.syncAt = now.Add(d.syncWait.next())
@@ -202,8 +214,7 @@ func (d *daemon) finish(ctx context.Context, out outcome) {
 		d.fullAt = now.Add(d.period)
 	}
 	if !d.dirty {
-		d.prune()
-		d.sayReady()
+		d.settle()
 	}
 }
 
@@ -221,15 +232,6 @@ func (d *daemon) nextLook(now time.Time, out outcome) time.Time {
 		d.lookWait.reset()
 		return soon
 	}
-}
-
-// sayReady says once that the first Snapshot is served.
-func (d *daemon) sayReady() {
-	if d.settled {
-		return
-	}
-	d.settled = true
-	d.log.Info("ready", "service ports", len(d.snap.Ports), "portals", len(d.want.Bindings), "failed", d.proxy.Counts().Failing)
 }
 
 func earlier(a, b time.Time) time.Time {

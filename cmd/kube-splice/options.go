@@ -13,6 +13,7 @@ import (
 	"github.com/kube-splice/kube-splice/proxy"
 	"github.com/kube-splice/kube-splice/redirect"
 	"github.com/kube-splice/kube-splice/service"
+	"github.com/kube-splice/kube-splice/status"
 )
 
 // options are the flags of the bare command. Where kube-proxy has, or had, a flag
@@ -35,6 +36,11 @@ type options struct {
 	connectionOut string
 	logFormat     string
 	verbosity     int
+
+	healthzAddress string
+	metricsAddress string
+	hardFail       bool
+	profiling      bool
 
 	// What validate made of the text above.
 	bind        netip.Addr
@@ -63,6 +69,10 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.DurationVar(&o.drainTimeout, "drain-timeout", 30*time.Second, "how long connections may go on after SIGTERM before they are reset")
 	f.StringVar(&o.connectionLog, "connection-log", "off", "one line for each connection that has ended: off, text or json")
 	f.StringVar(&o.connectionOut, "connection-log-file", "", "file the connection log is appended to; default: standard output")
+	f.StringVar(&o.healthzAddress, "healthz-bind-address", status.DefaultHealthAddress, "where /healthz and /livez answer; empty: nowhere")
+	f.StringVar(&o.metricsAddress, "metrics-bind-address", status.DefaultMetricsAddress, "where /metrics, /proxyMode and /configz answer; empty: nowhere")
+	f.BoolVar(&o.hardFail, "bind-address-hard-fail", false, "end when one of these two addresses cannot be bound, rather than try again")
+	f.BoolVar(&o.profiling, "profiling", false, "serve /debug/pprof/ at the metrics address")
 	f.StringVar(&o.logFormat, "log-format", "text", "format of the log on standard error: text or json")
 	f.IntVarP(&o.verbosity, "v", "v", 2, "verbosity of the log; 4 and more includes what is only for debugging")
 }
@@ -107,6 +117,11 @@ func (o *options) validateNumbers() error {
 	}
 	if o.ports, err = proxy.ParsePortRange(o.portRange); err != nil {
 		return usagef("--proxy-port-range: %w", err)
+	}
+	for flag, address := range map[string]string{"healthz-bind-address": o.healthzAddress, "metrics-bind-address": o.metricsAddress} {
+		if err := checkHostPort(address); err != nil && address != "" {
+			return usagef("--%s %q: %w", flag, address, err)
+		}
 	}
 	for _, period := range []struct {
 		flag  string

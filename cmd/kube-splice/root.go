@@ -65,9 +65,12 @@ func noArguments(cmd *cobra.Command, args []string) error {
 }
 
 func versionText() string {
-	v := version
-	if info, ok := debug.ReadBuildInfo(); v == "" && ok {
-		v = info.Main.Version
+	return fmt.Sprintf("kube-splice %s %s %s/%s", programVersion(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}
+
+func programVersion() string {
+	if info, ok := debug.ReadBuildInfo(); version == "" && ok {
+		return info.Main.Version
 	}
-	return fmt.Sprintf("kube-splice %s %s %s/%s", v, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return version
 }

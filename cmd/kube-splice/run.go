@@ -33,17 +33,21 @@ func runProxy(ctx context.Context, env environment, o options) error {
 		return err
 	}
 	defer in.close()
-	record, closeLog, err := openConnectionLog(env, o, log)
+	records, err := openConnectionLog(env, o, log)
 	if err != nil {
 		return err
 	}
-	defer closeLog()
+	defer records.close()
 	log.Info("starting", "version", versionText(), "node", node, "manifests", o.manifests, "redirect", in.name, "listener ports kept", len(in.kept))
-	d := &daemon{
-		proxy: proxy.New(proxyConfig(o, in, record, log)),
-		rules: in.rules, period: o.syncPeriod, minPeriod: o.minSyncPeriod, log: log,
+	ob, err := newObserver(o, node, log)
+	if err != nil {
+		return err
 	}
-	err = serve(ctx, d, &source.Manifests{Path: o.manifests, Stdin: env.Stdin, NodeName: node, KnownBalancer: knownBalancer, Log: log})
+	defer ob.close()
+	config := proxyConfig(o, in, both(ob.metrics.Record, records.record), log)
+	d := &daemon{proxy: proxy.New(config), rules: in.rules, observer: ob, period: o.syncPeriod, minPeriod: o.minSyncPeriod, log: log}
+	ob.metrics.Watch(d.proxy, records.log)
+	err = serve(ctx, env, o, d, &source.Manifests{Path: o.manifests, Stdin: env.Stdin, NodeName: node, KnownBalancer: knownBalancer, Log: log})
 	in.close()
 	drain(env, d.proxy, o, log)
 	return err
@@ -101,18 +105,23 @@ func (r *redirection) close() {
 	}
 }
 
-// serve runs the source and the daemon loop until ctx ends or the source cannot go
-// on.
-func serve(ctx context.Context, d *daemon, manifests *source.Manifests) error {
+// serve runs the source, the daemon loop and the servers of package status until ctx
+// ends or one of them cannot go on.
+func serve(ctx context.Context, env environment, o options, d *daemon, manifests *source.Manifests) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	snapshots := make(chan *service.Snapshot, 1)
-	var loop sync.WaitGroup
-	loop.Go(func() { d.run(ctx, snapshots) })
+	var running sync.WaitGroup
+	var statusErr error
+	running.Go(func() { d.run(ctx, snapshots) })
+	running.Go(func() {
+		statusErr = d.observer.serve(ctx, o, env.Stderr, d.log)
+		cancel()
+	})
 	err := manifests.Run(ctx, func(snap *service.Snapshot) { replace(snapshots, snap) })
 	cancel()
-	loop.Wait()
-	return err
+	running.Wait()
+	return errors.Join(err, statusErr)
 }
 
 // replace puts snap into the channel in place of one that nobody took yet. It must

@@ -1,0 +1,181 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/kube-splice/kube-splice/proxy"
+	"github.com/kube-splice/kube-splice/service"
+	"github.com/kube-splice/kube-splice/status"
+)
+
+var families = []service.Family{service.IPv4, service.IPv6}
+
+// observer tells package status what the daemon loop does.
+type observer struct {
+	node    string // this node's name
+	health  *status.Health
+	metrics *status.Metrics
+	checks  *status.NodePortHealth
+}
+
+// newObserver returns an observer that nobody can ask yet. Close ends it.
+func newObserver(o options, node string, log *slog.Logger) (*observer, error) {
+	metrics, err := status.NewMetrics(status.MetricsConfig{Version: programVersion(), Profiling: o.profiling, Log: log})
+	if err != nil {
+		return nil, err
+	}
+	health := status.NewHealth(status.HealthConfig{Timeout: 2 * o.syncPeriod, Metrics: metrics})
+	health.SyncNode(status.Node{Known: true}) // manifests take no node away
+	checks := status.NewNodePortHealth(status.NodePortHealthConfig{
+		Healthy: health.Healthy,
+		Failed: func(c status.HealthCheck, err error) {
+			log.Error("cannot answer at a healthCheckNodePort; trying again at the next change", "service", c.Namespace+"/"+c.Service, "port", c.Port, "error", err)
+		},
+	})
+	return &observer{node: node, health: health, metrics: metrics, checks: checks}, nil
+}
+
+func (ob *observer) close() {
+	ob.checks.Close()
+	ob.metrics.Close()
+}
+
+// queued says that a Snapshot has come.
+func (ob *observer) queued(snap *service.Snapshot) {
+	ob.metrics.Sync(snap)
+	for _, f := range families {
+		ob.health.QueuedUpdate(f)
+		ob.metrics.Queued(f)
+	}
+}
+
+// synced says what came of writing rules, and how long it took.
+func (ob *observer) synced(took time.Duration, err error) {
+	for _, f := range families {
+		if err != nil {
+			ob.metrics.SyncFailed(status.IPTables, f)
+		} else {
+			ob.metrics.Synced(f, true, took)
+		}
+	}
+}
+
+// inForce says that the latest Snapshot is served.
+func (ob *observer) inForce(snap *service.Snapshot) {
+	for _, f := range families {
+		ob.health.Updated(f)
+	}
+	// A check that cannot be opened is said once, and tried again at the next change.
+	_ = ob.checks.Sync(healthChecks(snap, ob.node))
+}
+
+// serve answers at the addresses the options give, and dumps metrics at SIGUSR1,
+// until ctx ends. It returns when all of that has ended. The error is of an address
+// that cannot be bound, if that is to be fatal.
+func (ob *observer) serve(ctx context.Context, o options, stderr io.Writer, log *slog.Logger) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var running sync.WaitGroup
+	errs := make(chan error, 2)
+	start := func(name, address string, handler http.Handler) {
+		if address == "" {
+			return
+		}
+		server := status.Server{Name: name, Address: address, HardFail: o.hardFail, Log: log}
+		running.Go(func() {
+			if err := server.Run(ctx, handler); err != nil {
+				errs <- err
+				cancel()
+			}
+		})
+	}
+	start("health (--healthz-bind-address)", o.healthzAddress, ob.health)
+	start("metrics (--metrics-bind-address)", o.metricsAddress, ob.metrics)
+	running.Go(func() { ob.dumpAtSignal(ctx, stderr, log) })
+	running.Wait()
+	close(errs)
+	return <-errs
+}
+
+// dumpAtSignal is the goroutine that writes the events of the last minute when
+// SIGUSR1 asks for them.
+func (ob *observer) dumpAtSignal(ctx context.Context, w io.Writer, log *slog.Logger) {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGUSR1)
+	defer signal.Stop(signals)
+	for {
+		select {
+		case <-signals:
+			if err := ob.metrics.Dump(w); err != nil {
+				log.Warn("cannot dump the metrics", "error", err)
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// both passes each record to both.
+func both(a, b func(proxy.Record)) func(proxy.Record) {
+	if b == nil {
+		return a
+	}
+	return func(r proxy.Record) { a(r); b(r) }
+}
+
+// healthChecks returns the health checks that load balancers may ask on this node:
+// how many ready endpoints each Service with a healthCheckNodePort has here.
+func healthChecks(snap *service.Snapshot, node string) []status.HealthCheck {
+	type key struct {
+		namespace, service string
+		family             service.Family
+	}
+	local := map[key]map[netip.Addr]bool{}
+	port := map[key]uint16{}
+	var order []key
+	for _, p := range snap.Ports {
+		if p.HealthCheckNodePort == 0 {
+			continue
+		}
+		k := key{p.Name.Namespace, p.Name.Service, p.Name.Family}
+		if local[k] == nil {
+			local[k] = map[netip.Addr]bool{}
+			order = append(order, k)
+		}
+		port[k] = p.HealthCheckNodePort
+		for _, e := range p.Endpoints {
+			if e.Ready && e.Node == node {
+				local[k][e.Addr.Addr()] = true
+			}
+		}
+	}
+	checks := make([]status.HealthCheck, len(order))
+	for i, k := range order {
+		checks[i] = status.HealthCheck{Namespace: k.namespace, Service: k.service, Family: k.family, Port: port[k], LocalEndpoints: len(local[k])}
+	}
+	return checks
+}
+
+// checkHostPort returns why address is no host:port to listen on.
+func checkHostPort(address string) error {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return err
+	}
+	if _, err := netip.ParseAddr(host); err != nil && host != "" {
+		return errors.New("want an IP address before the port")
+	}
+	_, err = net.LookupPort("tcp", port)
+	return err
+}
