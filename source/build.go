@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kube-splice/kube-splice/service"
 )
@@ -35,10 +36,10 @@ func Build(prev *service.Snapshot, in Objects, o Options) (*service.Snapshot, []
 	return reuse(prev, &service.Snapshot{Ports: ports, NodeIPs: nodeIPs(in.Node, &said)}), said
 }
 
-// key names a Service.
+// key names a Service, or another object of one kind.
 type key struct{ namespace, name string }
 
-func keyOf(svc *corev1.Service) key { return key{svc.Namespace, svc.Name} }
+func keyOf(o metav1.Object) key { return key{o.GetNamespace(), o.GetName()} }
 
 // groupSlices returns the slices of each Service. A Service without any has its
 // Endpoints object mirrored instead.
