@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"encoding/pem"
 	"fmt"
+	"io"
+	"log"
 	"maps"
 	"net"
 	"net/http"
@@ -87,7 +89,8 @@ func (a *apiServer) listen(t testing.TB, address string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.server = &httptest.Server{Listener: listener, Config: &http.Server{Handler: a}, EnableHTTP2: true}
+	quiet := log.New(io.Discard, "", 0)
+	a.server = &httptest.Server{Listener: listener, Config: &http.Server{Handler: a, ErrorLog: quiet}, EnableHTTP2: true}
 	if a.tls {
 		a.server.StartTLS()
 	} else {

@@ -156,9 +156,23 @@ func (s settled) of(p *service.Port) (*service.Port, bool) {
 	return p, true
 }
 
-// without returns the notices that are not among those given.
+// without returns the notices that are not among those given, each once.
 func (n notices) without(others notices) notices {
-	return slices.DeleteFunc(slices.Clone(n), func(notice Notice) bool { return slices.Contains(others, notice) })
+	if len(n) == 0 {
+		return nil
+	}
+	known := make(map[Notice]bool, len(others))
+	for _, notice := range others {
+		known[notice] = true
+	}
+	var fresh notices
+	for _, notice := range n {
+		if !known[notice] {
+			known[notice] = true
+			fresh = append(fresh, notice)
+		}
+	}
+	return fresh
 }
 
 func keyOfPort(p *service.Port) key { return key{p.Name.Namespace, p.Name.Service} }
