@@ -42,11 +42,12 @@ type apiServer struct {
 	codecs serializer.CodecFactory
 	server *httptest.Server
 	tls    bool
+	closed chan struct{} // holds a value for each connection that was closed
 
-	jsonOnly    bool              // set before the first request
-	noWatchList bool              // set before the first request
-	inflate     func(o apiObject) // of what is sent; set before the first request
-	asked       func(what string) // "list services"; set before the first request
+	jsonOnly    bool                               // set before the first request
+	noWatchList bool                               // set before the first request
+	inflate     func(o apiObject)                  // of what is sent; set before the first request
+	asked       func(what string, r *http.Request) // "list services"; set before the first request
 
 	mu        sync.Mutex
 	version   int
@@ -74,8 +75,9 @@ func newAPIServer(t testing.TB, secure bool) *apiServer {
 		}
 	}
 	a := &apiServer{
-		codecs: serializer.NewCodecFactory(scheme), tls: secure, version: 1, asked: func(string) {},
+		codecs: serializer.NewCodecFactory(scheme), tls: secure, version: 1, asked: func(string, *http.Request) {},
 		objects: map[string]map[string]apiObject{}, changed: make(chan struct{}),
+		closed:    make(chan struct{}, 1000),
 		forbidden: map[string]bool{}, held: map[string]chan struct{}{},
 	}
 	a.listen(t, "127.0.0.1:0")
@@ -89,8 +91,12 @@ func (a *apiServer) listen(t testing.TB, address string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	quiet := log.New(io.Discard, "", 0)
-	a.server = &httptest.Server{Listener: listener, Config: &http.Server{Handler: a, ErrorLog: quiet}, EnableHTTP2: true}
+	config := &http.Server{Handler: a, ErrorLog: log.New(io.Discard, "", 0), ConnState: func(_ net.Conn, state http.ConnState) {
+		if state == http.StateClosed {
+			a.closed <- struct{}{}
+		}
+	}}
+	a.server = &httptest.Server{Listener: listener, Config: config, EnableHTTP2: true}
 	if a.tls {
 		a.server.StartTLS()
 	} else {
@@ -115,7 +121,6 @@ func (a *apiServer) config() *rest.Config {
 	config := &rest.Config{Host: a.server.URL, QPS: 1000, Burst: 1000}
 	if a.tls {
 		config.CAData = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.server.Certificate().Raw})
-		config.NextProtos = []string{"h2"}
 	}
 	return config
 }
@@ -195,7 +200,7 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if query.Get("watch") != "" {
 		verb = "watch"
 	}
-	a.asked(verb + " " + resource)
+	a.asked(verb+" "+resource, r)
 	a.mu.Lock()
 	until, forbidden := a.held[resource], a.forbidden[resource]
 	a.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 type builder struct {
 	options   Options
 	last      *service.Snapshot
-	built     map[key]*built
+	built     map[key]built
 	rivals    *rivals
 	conflicts notices // in force
 	node      notices // in force
@@ -28,13 +28,14 @@ type built struct {
 }
 
 func newBuilder(o Options) *builder {
-	return &builder{options: o, last: &service.Snapshot{}, built: map[key]*built{}, rivals: newRivals()}
+	return &builder{options: o, last: &service.Snapshot{}, built: map[key]built{}, rivals: newRivals()}
 }
 
 // apply returns the next Snapshot, which is the last one by pointer if nothing in it
 // changed, and the notices that were not in force before.
 func (b *builder) apply(changes []change, node *corev1.Node) (*service.Snapshot, []Notice) {
-	var fresh notices
+	before := slices.Concat(b.conflicts, b.node)
+	var after notices
 	touched := map[key]struct{}{}
 	touchRivals := func() []*service.Port {
 		ports := b.rivals.ports()
@@ -46,35 +47,31 @@ func (b *builder) apply(changes []change, node *corev1.Node) (*service.Snapshot,
 	touchRivals() // a winner may leave
 	for _, c := range changes {
 		touched[c.key] = struct{}{}
-		fresh = append(fresh, b.rebuild(c)...)
+		was, is := b.rebuild(c)
+		before, after = append(before, was...), append(after, is...)
 	}
-	var conflicts, about notices
-	settled := newSettled(touchRivals(), &conflicts)
-	ips := nodeIPs(node, &about)
-	fresh = append(fresh, conflicts.without(b.conflicts)...)
-	fresh = append(fresh, about.without(b.node)...)
-	b.conflicts, b.node = conflicts, about
+	b.conflicts, b.node = nil, nil
+	settled := newSettled(touchRivals(), &b.conflicts)
+	ips := nodeIPs(node, &b.node)
+	after = append(append(after, b.conflicts...), b.node...)
 
 	next := &service.Snapshot{Ports: b.replace(touched, settled), NodeIPs: ips}
 	if !slices.Equal(next.Ports, b.last.Ports) || !slices.Equal(next.NodeIPs, b.last.NodeIPs) {
 		b.last = next
 	}
-	return b.last, fresh
+	return b.last, after.without(before)
 }
 
-// rebuild builds one Service again and returns what it says for the first time. A
-// port that stays equal stays the same.
-func (b *builder) rebuild(c change) notices {
-	before, known := b.built[c.key]
-	if !known {
-		before = &built{}
-	}
+// rebuild builds one Service again and returns what was said of it and what is now.
+// A port that stays equal stays the same.
+func (b *builder) rebuild(c change) (was, is notices) {
+	before := b.built[c.key]
 	for _, p := range before.ports {
 		b.rivals.remove(p)
 	}
 	delete(b.built, c.key)
 	if c.service == nil {
-		return nil
+		return before.said, nil
 	}
 	ports, said := buildService(c.service, c.slices, b.options)
 	slices.SortFunc(ports, comparePorts)
@@ -85,9 +82,9 @@ func (b *builder) rebuild(c change) notices {
 		b.rivals.add(ports[i])
 	}
 	if len(ports) > 0 || len(said) > 0 {
-		b.built[c.key] = &built{ports, said}
+		b.built[c.key] = built{ports, said}
 	}
-	return said.without(before.said)
+	return before.said, said
 }
 
 // replace returns the ports of the last Snapshot with those of the touched Services
@@ -117,11 +114,7 @@ func (b *builder) replace(touched map[key]struct{}, settled settled) []*service.
 // appendPorts appends what the ports of a Service are now. One that is equal to what
 // it was is what it was.
 func (b *builder) appendPorts(next []*service.Port, k key, settled settled, were []*service.Port) []*service.Port {
-	now, known := b.built[k]
-	if !known {
-		return next
-	}
-	for _, p := range now.ports {
+	for _, p := range b.built[k].ports {
 		p, served := settled.of(p)
 		if !served {
 			continue

@@ -3,9 +3,12 @@ package source_test
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"runtime"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -96,6 +99,15 @@ func TestServicesOfAnAPIServerAreFollowed(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			api := newAPIServer(t, c.tls)
 			api.jsonOnly, api.noWatchList = c.json, c.withoutWatchList
+			var lists atomic.Int32
+			api.asked = func(what string, r *http.Request) {
+				if strings.HasPrefix(what, "list") {
+					lists.Add(1)
+				}
+				if accept := r.Header.Get("Accept"); !strings.HasPrefix(accept, "application/vnd.kubernetes.protobuf") || !strings.Contains(accept, "application/json") {
+					t.Errorf("%s accepts %q", what, accept)
+				}
+			}
 			api.put(newService("web", "10.96.0.1"), newSlice("web", "web-a", []string{"10.244.1.1"}), newService("dns", "10.96.0.2"))
 			f := watchAPI(t, source.Kubernetes{Config: api.config()})
 			first := f.first(t, "dns= web=10.244.1.1")
@@ -113,8 +125,28 @@ func TestServicesOfAnAPIServerAreFollowed(t *testing.T) {
 			if lines := f.log.rest(); len(lines) > 0 {
 				t.Errorf("log: %q", lines)
 			}
+			if (lists.Load() > 0) != c.withoutWatchList {
+				t.Errorf("%d lists", lists.Load())
+			}
 		})
 	}
+}
+
+func TestOnlyWhatIsServedIsAskedFor(t *testing.T) {
+	api := newAPIServer(t, false)
+	asked := make(chan string, 100)
+	api.asked = func(_ string, r *http.Request) {
+		asked <- r.URL.Path + " " + r.URL.Query().Get("labelSelector") + " " + r.URL.Query().Get("fieldSelector")
+	}
+	api.put(newNode("192.0.2.1"))
+	watchAPI(t, source.Kubernetes{Config: api.config(), NodeName: "n1"}).first(t, "")
+	got := []string{<-asked, <-asked, <-asked}
+	slices.Sort(got)
+	equal(t, "requests", got, []string{
+		"/api/v1/nodes  metadata.name=n1",
+		"/api/v1/services !service.kubernetes.io/service-proxy-name spec.clusterIP!=None",
+		"/apis/discovery.k8s.io/v1/endpointslices !service.kubernetes.io/headless ",
+	})
 }
 
 func TestNothingIsPublishedBeforeServicesAndSlicesAreListed(t *testing.T) {
@@ -124,7 +156,7 @@ func TestNothingIsPublishedBeforeServicesAndSlicesAreListed(t *testing.T) {
 			api.noWatchList = true
 			api.put(newService("web", "10.96.0.1"), newSlice("web", "web-a", []string{"10.244.1.1"}))
 			watched := make(chan string, 100)
-			api.asked = func(what string) {
+			api.asked = func(what string, _ *http.Request) {
 				if strings.HasPrefix(what, "watch") {
 					watched <- what
 				}
@@ -226,7 +258,7 @@ func TestFirstSnapshotWaitsForTheNode(t *testing.T) {
 	other.Name = "n2"
 	api.put(newService("web", "10.96.0.1"), other, newNode())
 	answered := make(chan string, 100)
-	api.asked = func(what string) { answered <- what }
+	api.asked = func(what string, _ *http.Request) { answered <- what }
 	f := watchAPI(t, source.Kubernetes{Config: api.config(), NodeName: "n1", NodeWait: time.Minute})
 	for range 3 {
 		<-answered
@@ -289,7 +321,7 @@ func TestWhatNobodyReadsIsNotKept(t *testing.T) {
 	}
 	api.inflate = func(o apiObject) {
 		o.SetAnnotations(map[string]string{"kubectl.kubernetes.io/last-applied-configuration": strings.Repeat("x", waste)})
-		o.SetManagedFields([]metav1.ManagedFieldsEntry{{FieldsV1: &metav1.FieldsV1{Raw: []byte(strings.Repeat("x", waste))}}})
+		o.SetManagedFields([]metav1.ManagedFieldsEntry{{FieldsV1: metav1.NewFieldsV1(strings.Repeat("x", waste))}})
 	}
 	heap := func() uint64 {
 		var stats runtime.MemStats

@@ -3,6 +3,8 @@ package source_test
 import (
 	"context"
 	"net"
+	"net/http"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -29,6 +31,7 @@ func waitFor(t *testing.T, asked <-chan string, what string) {
 }
 
 func TestLastStateStaysInForceWhileTheAPIServerIsAway(t *testing.T) {
+	t.Parallel()
 	api := newAPIServer(t, false)
 	gone := newService("gone", "10.96.0.9")
 	api.put(newService("web", "10.96.0.1"), newSlice("web", "web-a", []string{"10.244.1.1"}), gone, newService("dns", "10.96.0.2"))
@@ -51,8 +54,10 @@ func TestLastStateStaysInForceWhileTheAPIServerIsAway(t *testing.T) {
 }
 
 func TestWhatWasMissedIsListedAfterAnExpiredVersion(t *testing.T) {
+	t.Parallel()
 	for name, withoutWatchList := range map[string]bool{"watch list": false, "list, then watch": true} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			api := newAPIServer(t, false)
 			api.noWatchList = withoutWatchList
 			gone := newService("gone", "10.96.0.9")
@@ -75,6 +80,7 @@ func TestWhatWasMissedIsListedAfterAnExpiredVersion(t *testing.T) {
 }
 
 func TestBrokenConnectionsAreTakenUpAgain(t *testing.T) {
+	t.Parallel()
 	api := newAPIServer(t, true)
 	api.put(newService("web", "10.96.0.1"), newSlice("web", "web-a", []string{"10.244.1.1"}))
 	f := watchAPI(t, source.Kubernetes{Config: api.config()})
@@ -82,15 +88,20 @@ func TestBrokenConnectionsAreTakenUpAgain(t *testing.T) {
 	api.drop()
 	api.put(newSlice("web", "web-a", []string{"10.244.1.2"}))
 	f.first(t, "web=10.244.1.2")
+	if lines := f.log.rest(); len(lines) > 0 {
+		t.Errorf("log: %q", lines)
+	}
 }
 
 func TestForbiddenResourceIsSaidInOneLine(t *testing.T) {
+	t.Parallel()
 	for name, withoutWatchList := range map[string]bool{"watch list": false, "list, then watch": true} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			api := newAPIServer(t, false)
 			api.noWatchList = withoutWatchList
 			asked := make(chan string, 1000)
-			api.asked = func(what string) { asked <- what }
+			api.asked = func(what string, _ *http.Request) { asked <- what }
 			api.put(newService("web", "10.96.0.1"))
 			api.forbid("endpointslices", true)
 			f := watchAPI(t, source.Kubernetes{Config: api.config()})
@@ -130,6 +141,24 @@ func TestRunEndsWithItsContextWhileTheAPIServerIsAway(t *testing.T) {
 	case <-time.After(400 * time.Millisecond): // a first wait in the backoff takes twice that
 		t.Error("Run waited for the API server")
 		<-ended
+	}
+}
+
+func TestNothingOutlivesRun(t *testing.T) {
+	api := newAPIServer(t, true)
+	k := source.Kubernetes{Config: api.config(), NodeName: "n1", NodeWait: time.Nanosecond, Log: newLogbook().logger()}
+	ctx, cancel := context.WithCancel(context.Background())
+	if err := k.Run(ctx, func(*service.Snapshot) { cancel() }); err != nil {
+		t.Fatal(err)
+	}
+	stacks := make([]byte, 1<<20)
+	if stacks = stacks[:runtime.Stack(stacks, true)]; strings.Contains(string(stacks), "client-go/tools/cache") {
+		t.Errorf("a reflector still runs:\n%s", stacks)
+	}
+	select {
+	case <-api.closed:
+	case <-time.After(10 * time.Second):
+		t.Error("the connection was not closed")
 	}
 }
 

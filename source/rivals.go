@@ -50,15 +50,13 @@ func (r *rivals) ports() []*service.Port {
 	return slices.Compact(all)
 }
 
-// claimsOf returns what p wants, each once.
+// claimsOf returns what p wants. One that wants the same twice is its own rival,
+// which costs it nothing.
 func claimsOf(p *service.Port) []claim {
 	portals := p.Portals()
-	all := make([]claim, 0, len(portals))
-	for _, portal := range portals {
-		c := claim{portal.Addr, p.Name.Family, portal.Number, p.Name.Protocol}
-		if !slices.Contains(all, c) {
-			all = append(all, c)
-		}
+	all := make([]claim, len(portals))
+	for i, portal := range portals {
+		all[i] = claim{portal.Addr, p.Name.Family, portal.Number, p.Name.Protocol}
 	}
 	return all
 }
