@@ -42,7 +42,7 @@ type apiServer struct {
 	codecs serializer.CodecFactory
 	server *httptest.Server
 	tls    bool
-	closed chan struct{} // holds a value for each connection that was closed
+	conns  sync.WaitGroup // open connections
 
 	jsonOnly    bool                               // set before the first request
 	noWatchList bool                               // set before the first request
@@ -77,7 +77,6 @@ func newAPIServer(t testing.TB, secure bool) *apiServer {
 	a := &apiServer{
 		codecs: serializer.NewCodecFactory(scheme), tls: secure, version: 1, asked: func(string, *http.Request) {},
 		objects: map[string]map[string]apiObject{}, changed: make(chan struct{}),
-		closed:    make(chan struct{}, 1000),
 		forbidden: map[string]bool{}, held: map[string]chan struct{}{},
 	}
 	a.listen(t, "127.0.0.1:0")
@@ -92,8 +91,11 @@ func (a *apiServer) listen(t testing.TB, address string) {
 		t.Fatal(err)
 	}
 	config := &http.Server{Handler: a, ErrorLog: log.New(io.Discard, "", 0), ConnState: func(_ net.Conn, state http.ConnState) {
-		if state == http.StateClosed {
-			a.closed <- struct{}{}
+		switch state {
+		case http.StateNew:
+			a.conns.Add(1)
+		case http.StateClosed:
+			a.conns.Done()
 		}
 	}}
 	a.server = &httptest.Server{Listener: listener, Config: config, EnableHTTP2: true}
@@ -176,11 +178,11 @@ func (a *apiServer) compact() {
 	a.compacted, a.history = a.version, nil
 }
 
-// forbid refuses, or grants again, a resource from the next request on.
-func (a *apiServer) forbid(resource string, yes bool) {
+// forbid refuses, or grants again, "list services" from the next request on.
+func (a *apiServer) forbid(what string, yes bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.forbidden[resource] = yes
+	a.forbidden[what] = yes
 }
 
 // hold keeps requests for a resource without answer until the function returned
@@ -202,7 +204,7 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	a.asked(verb+" "+resource, r)
 	a.mu.Lock()
-	until, forbidden := a.held[resource], a.forbidden[resource]
+	until, forbidden := a.held[resource], a.forbidden[verb+" "+resource]
 	a.mu.Unlock()
 	if until != nil {
 		select {

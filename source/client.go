@@ -93,9 +93,8 @@ func newClient(config *rest.Config, t *troubles) (*client, error) {
 		config:    config,
 		transport: transport,
 		codecs:    serializer.NewCodecFactory(scheme),
-		// metav1.ParameterCodec knows the options of the core group alone.
-		queries:  runtime.NewParameterCodec(scheme),
-		troubles: t,
+		queries:   runtime.NewParameterCodec(scheme),
+		troubles:  t,
 	}, nil
 }
 

@@ -59,6 +59,9 @@ func (c chance) service() *corev1.Service {
 		svc.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: c.address("192.0.2.", 3)}}
 	}
 	if c.oneIn(4) {
+		svc.Annotations = map[string]string{"kube-splice.io/idle-timeout": []string{"5m", "x"}[c.IntN(2)]}
+	}
+	if c.oneIn(4) {
 		svc.Spec.ClusterIPs = []string{svc.Spec.ClusterIP, c.address("fd00::", 4)}
 	}
 	switch c.IntN(12) {

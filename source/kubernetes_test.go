@@ -25,7 +25,9 @@ import (
 func watchAPI(t testing.TB, k source.Kubernetes) *follower {
 	t.Helper()
 	f := &follower{snapshots: make(chan *service.Snapshot, 1000), log: newLogbook()}
-	k.Log = f.log.logger()
+	if k.Log == nil {
+		k.Log = f.log.logger()
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- k.Run(ctx, func(s *service.Snapshot) { f.snapshots <- s }) }()

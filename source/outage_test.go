@@ -2,6 +2,7 @@ package source_test
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"net/http"
 	"runtime"
@@ -79,41 +80,80 @@ func TestWhatWasMissedIsListedAfterAnExpiredVersion(t *testing.T) {
 	}
 }
 
-func TestBrokenConnectionsAreTakenUpAgain(t *testing.T) {
+func TestAPIServerThatIsAwayAtFirstIsSaidOnce(t *testing.T) {
 	t.Parallel()
-	api := newAPIServer(t, true)
-	api.put(newService("web", "10.96.0.1"), newSlice("web", "web-a", []string{"10.244.1.1"}))
-	f := watchAPI(t, source.Kubernetes{Config: api.config()})
-	f.first(t, "web=10.244.1.1")
-	api.drop()
-	api.put(newSlice("web", "web-a", []string{"10.244.1.2"}))
-	f.first(t, "web=10.244.1.2")
+	api := newAPIServer(t, false)
+	api.put(newService("web", "10.96.0.1"), newNode("192.0.2.1"))
+	config := api.config()
+	api.goAway()
+	f := watchAPI(t, source.Kubernetes{Config: config, NodeName: "n1"})
+	f.log.wait(t, "level=WARN", "cannot reach the API server")
+	time.Sleep(100 * time.Millisecond) // so that all three resources were tried in vain
+	api.comeBack(t)
+	f.first(t, "web=")
+	f.log.wait(t, "level=INFO", "reading from the API server again")
 	if lines := f.log.rest(); len(lines) > 0 {
 		t.Errorf("log: %q", lines)
 	}
 }
 
+func TestBrokenConnectionsAreTakenUpAgain(t *testing.T) {
+	t.Parallel()
+	api := newAPIServer(t, true)
+	api.put(newService("web", "10.96.0.1"), newSlice("web", "web-a", []string{"10.244.1.1"}))
+	log := newLogbook()
+	debug := slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	f := watchAPI(t, source.Kubernetes{Config: api.config(), Log: debug})
+	f.first(t, "web=10.244.1.1")
+	api.drop()
+	api.put(newSlice("web", "web-a", []string{"10.244.1.2"}))
+	f.first(t, "web=10.244.1.2")
+	lines := log.rest()
+	if len(lines) == 0 {
+		t.Error("client-go says nothing at Debug")
+	}
+	for _, line := range lines {
+		if !strings.Contains(line, "level=DEBUG") {
+			t.Errorf("log: %q", line)
+		}
+	}
+}
+
 func TestForbiddenResourceIsSaidInOneLine(t *testing.T) {
 	t.Parallel()
-	for name, withoutWatchList := range map[string]bool{"watch list": false, "list, then watch": true} {
-		t.Run(name, func(t *testing.T) {
+	for _, c := range []struct {
+		name             string
+		withoutWatchList bool
+		forbidden        []string
+		says             string
+	}{
+		{"watch list", false, []string{"list", "watch"}, "verb=list"},
+		{"list, then watch", true, []string{"list", "watch"}, "verb=list"},
+		{"watch alone", true, []string{"watch"}, "verb=watch"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			api := newAPIServer(t, false)
-			api.noWatchList = withoutWatchList
+			api.noWatchList = c.withoutWatchList
 			asked := make(chan string, 1000)
 			api.asked = func(what string, _ *http.Request) { asked <- what }
 			api.put(newService("web", "10.96.0.1"))
-			api.forbid("endpointslices", true)
+			for _, verb := range c.forbidden {
+				api.forbid(verb+" endpointslices", true)
+			}
 			f := watchAPI(t, source.Kubernetes{Config: api.config()})
-			f.log.wait(t, "level=WARN", "forbids", "verb=list", "resource=endpointslices.discovery.k8s.io")
-			waitFor(t, asked, "list endpointslices")
-			waitFor(t, asked, "list endpointslices")
-			f.quiet(t)
+			f.log.wait(t, "level=WARN", "forbids", c.says, "resource=endpointslices.discovery.k8s.io")
+			for range 3 {
+				waitFor(t, asked, "list endpointslices")
+			}
 			if lines := f.log.rest(); len(lines) > 0 {
 				t.Errorf("said again: %q", lines)
 			}
-			api.forbid("endpointslices", false)
-			f.until(t, "web=")
+			for _, verb := range c.forbidden {
+				api.forbid(verb+" endpointslices", false)
+			}
+			api.put(newSlice("web", "web-a", []string{"10.244.1.1"}))
+			f.until(t, "web=10.244.1.1")
 			f.log.wait(t, "level=INFO", "reading from the API server again")
 			if lines := f.log.rest(); len(lines) > 0 {
 				t.Errorf("log: %q", lines)
@@ -155,8 +195,13 @@ func TestNothingOutlivesRun(t *testing.T) {
 	if stacks = stacks[:runtime.Stack(stacks, true)]; strings.Contains(string(stacks), "client-go/tools/cache") {
 		t.Errorf("a reflector still runs:\n%s", stacks)
 	}
+	closed := make(chan struct{})
+	go func() {
+		api.conns.Wait()
+		close(closed)
+	}()
 	select {
-	case <-api.closed:
+	case <-closed:
 	case <-time.After(10 * time.Second):
 		t.Error("the connection was not closed")
 	}

@@ -86,10 +86,10 @@ func (t *table[T]) Transformer() cache.TransformFunc {
 }
 
 // put replaces what is known of an object, unless it is the same version of it, as
-// nearly all are when everything is listed again.
+// nearly all are when everything is listed again. No two writes share a version.
 func (t *table[T]) put(after T) {
 	before, known := t.objects[keyOf(after)]
-	if known && before.GetUID() == after.GetUID() && before.GetResourceVersion() == after.GetResourceVersion() {
+	if known && before.GetResourceVersion() == after.GetResourceVersion() {
 		return
 	}
 	if t.objects == nil {
