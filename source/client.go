@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -17,6 +19,7 @@ import (
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/connrotation"
 )
 
 // resource is what is read of one kind.
@@ -59,9 +62,10 @@ func readNode(name string) resource {
 // protobuf is what we ask for first: five times cheaper to read than JSON.
 const protobuf = "application/vnd.kubernetes.protobuf"
 
-// client reads resources of one API server, all by one transport.
+// client reads resources of one API server, all by one transport of its own.
 type client struct {
 	config    *rest.Config
+	dialer    *connrotation.Dialer
 	transport http.RoundTripper
 	codecs    serializer.CodecFactory
 	queries   runtime.ParameterCodec
@@ -80,6 +84,12 @@ func newClient(config *rest.Config, t *troubles) (*client, error) {
 	if config.AcceptContentTypes == "" {
 		config.AcceptContentTypes = config.ContentType + "," + runtime.ContentTypeJSON
 	}
+	dial := config.Dial
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext
+	}
+	dialer := connrotation.NewDialer(dial)
+	config.Dial = dialer.DialContext
 	transport, err := rest.TransportFor(config)
 	if err != nil {
 		return nil, err
@@ -91,6 +101,7 @@ func newClient(config *rest.Config, t *troubles) (*client, error) {
 	metav1.AddToGroupVersion(scheme, discoveryv1.SchemeGroupVersion)
 	return &client{
 		config:    config,
+		dialer:    dialer,
 		transport: transport,
 		codecs:    serializer.NewCodecFactory(scheme),
 		queries:   runtime.NewParameterCodec(scheme),
@@ -98,8 +109,11 @@ func newClient(config *rest.Config, t *troubles) (*client, error) {
 	}, nil
 }
 
-// close lets go of the connections, once no request is under way.
-func (c *client) close() { utilnet.CloseIdleConnectionsFor(c.transport) }
+// close closes the connections.
+func (c *client) close() {
+	utilnet.CloseIdleConnectionsFor(c.transport) // and those still being dialled
+	c.dialer.CloseAll()
+}
 
 // listWatch returns how a reflector reads a resource.
 func (c *client) listWatch(r resource) (*cache.ListWatch, error) {

@@ -315,7 +315,7 @@ func TestUnusableConfigIsAnErrorAtOnce(t *testing.T) {
 }
 
 func TestWhatNobodyReadsIsNotKept(t *testing.T) {
-	const services, waste = 1000, 50_000
+	const services, waste = 300, 50_000
 	api := newAPIServer(t, false)
 	for i := range services {
 		name := fmt.Sprintf("web%d", i)
