@@ -13,6 +13,14 @@ type Snapshot struct {
 	// NodeIPs are this node's own addresses as its Node object gives them, the
 	// primary one of each family first; empty when no Node object is known.
 	NodeIPs []netip.Addr
+	Node    Node
+}
+
+// Node is what this node's Node object says of its fitness for traffic.
+type Node struct {
+	Known    bool // there is such an object
+	Deleting bool // it has a deletionTimestamp
+	Tainted  bool // ToBeDeletedByClusterAutoscaler
 }
 
 // Port returns the port of that name, or nil.

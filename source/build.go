@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kube-splice/kube-splice/service"
 )
@@ -32,13 +33,13 @@ func Build(prev *service.Snapshot, in Objects, o Options) (*service.Snapshot, []
 	slices.SortStableFunc(ports, func(p, q *service.Port) int { return p.Name.Compare(q.Name) })
 	ports = slices.CompactFunc(ports, func(p, q *service.Port) bool { return p.Name == q.Name })
 	ports = settleConflicts(ports, &said)
-	return reuse(prev, &service.Snapshot{Ports: ports, NodeIPs: nodeIPs(in.Node, &said)}), said
+	return reuse(prev, &service.Snapshot{Ports: ports, NodeIPs: nodeIPs(in.Node, &said), Node: nodeState(in.Node)}), said
 }
 
-// key names a Service.
+// key names a Service, or another object of one kind.
 type key struct{ namespace, name string }
 
-func keyOf(svc *corev1.Service) key { return key{svc.Namespace, svc.Name} }
+func keyOf(o metav1.Object) key { return key{o.GetNamespace(), o.GetName()} }
 
 // groupSlices returns the slices of each Service. A Service without any has its
 // Endpoints object mirrored instead.
@@ -70,6 +71,19 @@ func groupSlices(in Objects, said *notices) map[key][]*discoveryv1.EndpointSlice
 		}
 	}
 	return grouped
+}
+
+// nodeState returns whether the node may be given traffic.
+func nodeState(node *corev1.Node) service.Node {
+	if node == nil {
+		return service.Node{}
+	}
+	const autoscaler = "ToBeDeletedByClusterAutoscaler" // the key cluster-autoscaler and kube-proxy share
+	isAutoscalers := func(t corev1.Taint) bool { return t.Key == autoscaler }
+	return service.Node{
+		Known: true, Deleting: node.DeletionTimestamp != nil,
+		Tainted: slices.ContainsFunc(node.Spec.Taints, isAutoscalers),
+	}
 }
 
 // nodeIPs returns the node's internal addresses in the order of its status.
@@ -115,7 +129,7 @@ func reuse(prev, next *service.Snapshot) *service.Snapshot {
 	if prev == nil {
 		return next
 	}
-	same := len(prev.Ports) == len(next.Ports) && slices.Equal(prev.NodeIPs, next.NodeIPs)
+	same := len(prev.Ports) == len(next.Ports) && slices.Equal(prev.NodeIPs, next.NodeIPs) && prev.Node == next.Node
 	for i, p := range next.Ports {
 		if old := prev.Port(p.Name); old != nil && old.Equal(p) {
 			next.Ports[i] = old

@@ -1,6 +1,7 @@
 // Package source says where Services come from. [Build] turns Kubernetes API
 // objects into a [service.Snapshot]; [Manifests] reads those objects from YAML or
-// JSON files and follows the files as they change.
+// JSON files and follows the files as they change; [Kubernetes] lists and watches
+// them in an API server and builds again only what changed.
 //
 // What it does not do: it opens no socket, writes no packet rule and chooses no
 // endpoint. It never passes on events, only whole states; a Port that did not

@@ -145,7 +145,10 @@ func (c *cluster) listening() []string {
 	c.t.Helper()
 	var all []string
 	for line := range strings.Lines(c.onNode("ss", "-Hlnt")) {
-		all = append(all, strings.Fields(line)[3])
+		address := strings.Fields(line)[3]
+		if !strings.HasSuffix(address, ":10256") && !strings.HasSuffix(address, ":10249") { // health and metrics
+			all = append(all, address)
+		}
 	}
 	slices.Sort(all)
 	return all

@@ -62,12 +62,7 @@ func TestDescriptorShortageIsSatOutQuietly(t *testing.T) {
 
 	c.remove("web")
 	c.remove("more")
-	eventually(t, func() error {
-		if all := c.onNode("ss", "-Hlnt"); all != "" {
-			return fmt.Errorf("listening: %s", all)
-		}
-		return nil
-	})
+	eventually(t, func() error { return wantListeners(c, 0) })
 	warnings := p.warnings()
 	time.Sleep(2 * time.Second)
 	if more := p.warnings() - warnings; more > 0 {

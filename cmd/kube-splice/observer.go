@@ -23,10 +23,11 @@ var families = []service.Family{service.IPv4, service.IPv6}
 
 // observer tells package status what the daemon loop does.
 type observer struct {
-	node    string // this node's name
-	health  *status.Health
-	metrics *status.Metrics
-	checks  *status.NodePortHealth
+	node      string // this node's name
+	manifests bool   // which need not hold a Node
+	health    *status.Health
+	metrics   *status.Metrics
+	checks    *status.NodePortHealth
 }
 
 // newObserver returns an observer that nobody can ask yet. Close ends it.
@@ -36,14 +37,13 @@ func newObserver(o options, node string, log *slog.Logger) (*observer, error) {
 		return nil, err
 	}
 	health := status.NewHealth(status.HealthConfig{Timeout: 2 * o.syncPeriod, Metrics: metrics})
-	health.SyncNode(status.Node{Known: true}) // manifests take no node away
 	checks := status.NewNodePortHealth(status.NodePortHealthConfig{
 		Healthy: health.Healthy,
 		Failed: func(c status.HealthCheck, err error) {
 			log.Error("cannot answer at a healthCheckNodePort; trying again at the next change", "service", c.Namespace+"/"+c.Service, "port", c.Port, "error", err)
 		},
 	})
-	return &observer{node: node, health: health, metrics: metrics, checks: checks}, nil
+	return &observer{node: node, manifests: o.manifests != "", health: health, metrics: metrics, checks: checks}, nil
 }
 
 func (ob *observer) close() {
@@ -54,6 +54,9 @@ func (ob *observer) close() {
 // queued says that a Snapshot has come.
 func (ob *observer) queued(snap *service.Snapshot) {
 	ob.metrics.Sync(snap)
+	node := status.Node(snap.Node)
+	node.Known = node.Known || ob.manifests
+	ob.health.SyncNode(node)
 	for _, f := range families {
 		ob.health.QueuedUpdate(f)
 		ob.metrics.Queued(f)

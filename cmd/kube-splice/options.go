@@ -20,6 +20,8 @@ import (
 // for the same thing, it has the same name.
 type options struct {
 	manifests     string
+	kubeconfig    string
+	master        string
 	redirect      string
 	hostname      string
 	bindAddress   string
@@ -53,6 +55,8 @@ const ipvsNames = "rr, wrr, lc, wlc, sh, mh, sed, nq; weights are all equal"
 func (o *options) addFlags(f *pflag.FlagSet) {
 	f.SortFlags = false
 	f.StringVar(&o.manifests, "manifests", "", "file or folder of Services, EndpointSlices, Endpoints and Nodes in YAML or JSON, followed as it changes; - reads standard input once")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "file that says how to reach the API server, instead of manifests; default, in a pod: its service account")
+	f.StringVar(&o.master, "master", "", "URL of the API server, instead of the one in the kubeconfig")
 	f.StringVar(&o.redirect, "redirect", "iptables", "how packets reach the listeners: iptables, or none (clients connect to the listeners themselves)")
 	f.StringVar(&o.hostname, "hostname-override", "", "this node's name; default: the host name")
 	f.StringVar(&o.bindAddress, "bind-address", "0.0.0.0", "address the listeners bind to; 0.0.0.0 or ::, every address of both families")
@@ -79,10 +83,10 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 
 // validate checks what pflag cannot.
 func (o *options) validate() error {
-	if o.manifests == "" {
-		return usagef("no source of Services: give --manifests PATH, a file or folder, or - for standard input")
+	if o.manifests != "" && (o.kubeconfig != "" || o.master != "") {
+		return usagef("--manifests and an API server (--kubeconfig, --master) are both given: Services come from one of them")
 	}
-	if _, err := os.Stat(o.manifests); err != nil && o.manifests != "-" {
+	if _, err := os.Stat(o.manifests); err != nil && o.manifests != "" && o.manifests != "-" {
 		return usagef("--manifests: %w; give the file or folder that holds your Services", err)
 	}
 	for _, choice := range []struct{ flag, value, allowed string }{
@@ -104,10 +108,10 @@ func (o *options) validate() error {
 	if o.nodePortsOn, err = redirect.ParseNodePortAddresses(o.nodePorts); err != nil {
 		return usagef("--nodeport-addresses: %w", err)
 	}
-	return o.validateNumbers()
+	return o.validateAddresses()
 }
 
-func (o *options) validateNumbers() error {
+func (o *options) validateAddresses() error {
 	var err error
 	if o.bind, err = netip.ParseAddr(o.bindAddress); err != nil {
 		return usagef("--bind-address %q: want an IP address", o.bindAddress)
@@ -123,6 +127,10 @@ func (o *options) validateNumbers() error {
 			return usagef("--%s %q: %w", flag, address, err)
 		}
 	}
+	return o.validateNumbers()
+}
+
+func (o *options) validateNumbers() error {
 	for _, period := range []struct {
 		flag  string
 		value time.Duration

@@ -18,7 +18,7 @@ func newRootCommand(env environment) *cobra.Command {
 	var o options
 	var instead struct{ version, cleanup bool }
 	root := &cobra.Command{
-		Use:   "kube-splice --manifests PATH",
+		Use:   "kube-splice [--manifests PATH | --kubeconfig FILE]",
 		Short: "A userspace Kubernetes Service proxy",
 		Long: `kube-splice serves Kubernetes Services from user space: one listener per Service
 port, rules that lead clients to it, and for every connection a backend chosen,

@@ -8,11 +8,9 @@ import (
 	"log/slog"
 	"sync"
 
-	"github.com/kube-splice/kube-splice/balancer"
 	"github.com/kube-splice/kube-splice/proxy"
 	"github.com/kube-splice/kube-splice/redirect"
 	"github.com/kube-splice/kube-splice/service"
-	"github.com/kube-splice/kube-splice/source"
 )
 
 // runProxy runs the proxy until ctx ends, then drains it.
@@ -24,6 +22,10 @@ func runProxy(ctx context.Context, env environment, o options) error {
 	node, err := o.nodeName()
 	if err != nil {
 		return fmt.Errorf("find this node's name (give --hostname-override): %w", err)
+	}
+	from, place, err := openServices(env, o, node, log)
+	if err != nil {
+		return err
 	}
 	in, err := openRedirection(ctx, o, log)
 	if err != nil && ctx.Err() != nil {
@@ -38,7 +40,7 @@ func runProxy(ctx context.Context, env environment, o options) error {
 		return err
 	}
 	defer records.close()
-	log.Info("starting", "version", versionText(), "node", node, "manifests", o.manifests, "redirect", in.name, "listener ports kept", len(in.kept))
+	log.Info("starting", "version", versionText(), "node", node, "services", place, "redirect", in.name, "listener ports kept", len(in.kept))
 	ob, err := newObserver(o, node, log)
 	if err != nil {
 		return err
@@ -47,7 +49,7 @@ func runProxy(ctx context.Context, env environment, o options) error {
 	config := proxyConfig(o, in, both(ob.metrics.Record, records.record), log)
 	d := &daemon{proxy: proxy.New(config), rules: in.rules, observer: ob, period: o.syncPeriod, minPeriod: o.minSyncPeriod, log: log}
 	ob.metrics.Watch(d.proxy, records.log)
-	err = serve(ctx, env, o, d, &source.Manifests{Path: o.manifests, Stdin: env.Stdin, NodeName: node, KnownBalancer: knownBalancer, Log: log})
+	err = serve(ctx, env, o, d, from)
 	in.close()
 	drain(env, d.proxy, o, log)
 	return err
@@ -107,7 +109,7 @@ func (r *redirection) close() {
 
 // serve runs the source, the daemon loop and the servers of package status until ctx
 // ends or one of them cannot go on.
-func serve(ctx context.Context, env environment, o options, d *daemon, manifests *source.Manifests) error {
+func serve(ctx context.Context, env environment, o options, d *daemon, from services) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	snapshots := make(chan *service.Snapshot, 1)
@@ -118,7 +120,7 @@ func serve(ctx context.Context, env environment, o options, d *daemon, manifests
 		statusErr = d.observer.serve(ctx, o, env.Stderr, d.log)
 		cancel()
 	})
-	err := manifests.Run(ctx, func(snap *service.Snapshot) { replace(snapshots, snap) })
+	err := from.Run(ctx, func(snap *service.Snapshot) { replace(snapshots, snap) })
 	cancel()
 	running.Wait()
 	return errors.Join(err, statusErr)
@@ -143,9 +145,4 @@ func drain(env environment, p *proxy.Proxy, o options, log *slog.Logger) {
 	c := p.Counts()
 	log.Info("stopped", "connections", c.Accepted, "not led here", c.RefusedDirect,
 		"without an endpoint", c.NoEndpoints, "without an answer", c.DialFailed, "failed dials", c.FailedTries, "affinity records evicted", c.Evicted)
-}
-
-func knownBalancer(name string) bool {
-	_, ok := balancer.Lookup(name)
-	return ok
 }

@@ -1,0 +1,36 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+
+	"github.com/kube-splice/kube-splice/balancer"
+	"github.com/kube-splice/kube-splice/service"
+	"github.com/kube-splice/kube-splice/source"
+)
+
+// services is where Services come from: the types of package source.
+type services interface {
+	Run(ctx context.Context, publish func(*service.Snapshot)) error
+}
+
+// openServices returns the source that the options name, and that name.
+func openServices(env environment, o options, node string, log *slog.Logger) (services, string, error) {
+	if o.manifests != "" {
+		return &source.Manifests{Path: o.manifests, Stdin: env.Stdin, NodeName: node, KnownBalancer: knownBalancer, Log: log}, o.manifests, nil
+	}
+	config, err := source.ClusterAccess(o.master, o.kubeconfig)
+	if errors.Is(err, source.ErrNoCluster) {
+		return nil, "", usagef("no source of Services: give --manifests PATH (a file or folder, or - for standard input) or --kubeconfig FILE; this is no pod of a cluster")
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	return &source.Kubernetes{Config: config, NodeName: node, KnownBalancer: knownBalancer, Log: log}, config.Host, nil
+}
+
+func knownBalancer(name string) bool {
+	_, ok := balancer.Lookup(name)
+	return ok
+}

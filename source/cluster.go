@@ -1,0 +1,107 @@
+package source
+
+import (
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+)
+
+// cluster is what is known of an API server's objects, and which Services were
+// touched since that was last asked. Reflectors write it; the builder reads it.
+type cluster struct {
+	mu       sync.Mutex // of all that follows
+	services table[*corev1.Service]
+	slices   table[*discoveryv1.EndpointSlice]
+	nodes    table[*corev1.Node]
+	slicesOf map[key][]*discoveryv1.EndpointSlice // by Service, known or not
+	touched  map[key]struct{}                     // Services
+
+	// changed holds one value when there is something to take.
+	changed chan struct{}
+}
+
+// change is a Service to be built again.
+type change struct {
+	key
+	service *corev1.Service // nil: there is none of that name
+	slices  []*discoveryv1.EndpointSlice
+}
+
+func newCluster() *cluster {
+	c := &cluster{
+		slicesOf: map[key][]*discoveryv1.EndpointSlice{},
+		touched:  map[key]struct{}{},
+		changed:  make(chan struct{}, 1),
+	}
+	c.services = table[*corev1.Service]{mu: &c.mu, trim: trimService, replaced: c.serviceReplaced, wrote: c.nudge}
+	c.slices = table[*discoveryv1.EndpointSlice]{mu: &c.mu, trim: trimSlice, replaced: c.sliceReplaced, wrote: c.nudge}
+	c.nodes = table[*corev1.Node]{mu: &c.mu, trim: trimNode, wrote: c.nudge}
+	return c
+}
+
+func (c *cluster) nudge() {
+	select {
+	case c.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (c *cluster) serviceReplaced(before, after *corev1.Service) {
+	for _, svc := range []*corev1.Service{before, after} {
+		if svc != nil {
+			c.touched[keyOf(svc)] = struct{}{}
+		}
+	}
+}
+
+// sliceReplaced keeps slicesOf. A slice whose label changes leaves one Service and
+// joins another; one without label belongs to none.
+func (c *cluster) sliceReplaced(before, after *discoveryv1.EndpointSlice) {
+	if before != nil {
+		k := ownerOf(before)
+		c.touched[k] = struct{}{}
+		c.slicesOf[k] = slices.DeleteFunc(c.slicesOf[k], func(s *discoveryv1.EndpointSlice) bool { return s == before })
+		if len(c.slicesOf[k]) == 0 {
+			delete(c.slicesOf, k)
+		}
+	}
+	if after != nil {
+		k := ownerOf(after)
+		c.touched[k] = struct{}{}
+		c.slicesOf[k] = append(c.slicesOf[k], after)
+	}
+}
+
+// ownerOf names the Service a slice belongs to, with an empty name for none.
+func ownerOf(slice *discoveryv1.EndpointSlice) key {
+	return key{slice.Namespace, slice.Labels[discoveryv1.LabelServiceName]}
+}
+
+// listed reports whether Services and slices were both listed; no object at all
+// counts.
+func (c *cluster) listed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.services.listed && c.slices.listed
+}
+
+// node returns the Node of that name, or nil.
+func (c *cluster) node(name string) *corev1.Node {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.nodes.objects[key{name: name}]
+}
+
+// take returns the Services touched since the last call.
+func (c *cluster) take() []change {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	changes := make([]change, 0, len(c.touched))
+	for k := range c.touched {
+		changes = append(changes, change{k, c.services.objects[k], slices.Clone(c.slicesOf[k])})
+	}
+	clear(c.touched)
+	return changes
+}

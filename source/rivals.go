@@ -1,0 +1,62 @@
+package source
+
+import (
+	"slices"
+
+	"github.com/kube-splice/kube-splice/service"
+)
+
+// rivals finds the ports that want an address and port which another one wants
+// too. Only they can lose any, so only they need to be settled.
+type rivals struct {
+	wanted    map[claim][]*service.Port
+	contested map[claim]struct{} // those wanted by more than one port
+}
+
+func newRivals() *rivals {
+	return &rivals{wanted: map[claim][]*service.Port{}, contested: map[claim]struct{}{}}
+}
+
+// add counts in what p wants.
+func (r *rivals) add(p *service.Port) {
+	for _, c := range claimsOf(p) {
+		r.wanted[c] = append(r.wanted[c], p)
+		if len(r.wanted[c]) > 1 {
+			r.contested[c] = struct{}{}
+		}
+	}
+}
+
+// remove counts out what p, which was added, wants.
+func (r *rivals) remove(p *service.Port) {
+	for _, c := range claimsOf(p) {
+		r.wanted[c] = slices.DeleteFunc(r.wanted[c], func(q *service.Port) bool { return q == p })
+		if len(r.wanted[c]) < 2 {
+			delete(r.contested, c)
+		}
+		if len(r.wanted[c]) == 0 {
+			delete(r.wanted, c)
+		}
+	}
+}
+
+// ports returns the ports that have a rival, sorted by name.
+func (r *rivals) ports() []*service.Port {
+	var all []*service.Port
+	for c := range r.contested {
+		all = append(all, r.wanted[c]...)
+	}
+	slices.SortFunc(all, func(p, q *service.Port) int { return p.Name.Compare(q.Name) })
+	return slices.Compact(all)
+}
+
+// claimsOf returns what p wants. One that wants the same twice is its own rival,
+// which costs it nothing.
+func claimsOf(p *service.Port) []claim {
+	portals := p.Portals()
+	all := make([]claim, len(portals))
+	for i, portal := range portals {
+		all[i] = claim{portal.Addr, p.Name.Family, portal.Number, p.Name.Protocol}
+	}
+	return all
+}
