@@ -41,11 +41,12 @@ func TestMain(m *testing.M) {
 // patience bounds every wait for something that must happen.
 const patience = 15 * time.Second
 
-// cluster is a lab with a folder of manifests.
+// cluster is a lab with a folder of manifests, or with a kubeconfig instead.
 type cluster struct {
 	*lab.Lab
-	t         *testing.T
-	manifests string
+	t          *testing.T
+	manifests  string
+	kubeconfig string
 }
 
 func newCluster(t *testing.T) *cluster {
@@ -128,10 +129,13 @@ func (c *cluster) prepare(setup string, args ...string) *program {
 		t: c.t, log: filepath.Join(c.t.TempDir(), "connections.log"), exited: make(chan struct{}),
 		said: watchedOutput{word: "msg=ready", found: make(chan struct{})},
 	}
-	all := append([]string{
-		"--manifests", c.manifests, "--hostname-override", "node",
-		"--connection-log", "json", "--connection-log-file", p.log,
-	}, args...)
+	source := []string{"--manifests", c.manifests}
+	if c.kubeconfig != "" {
+		source = []string{"--kubeconfig", c.kubeconfig}
+	}
+	all := slices.Concat(source, []string{
+		"--hostname-override", "node", "--connection-log", "json", "--connection-log-file", p.log,
+	}, args)
 	p.cmd = exec.Command("/bin/sh", append([]string{"-c", setup + "\n" + `exec "$0" "$@"`, os.Args[0]}, all...)...)
 	p.cmd.Env = append(os.Environ(), asProgram+"=1")
 	p.cmd.Stderr = &p.said
