@@ -39,6 +39,9 @@ func (p *Proxy) hold(family service.Family, portal service.Portal) error {
 		c.wanted = true
 		return nil
 	}
+	if !p.roomForListener() {
+		return errNoRoomForListener
+	}
 	fd, err := p.bind(at)
 	switch {
 	case err == nil:

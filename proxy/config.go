@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -89,4 +90,15 @@ func (c Config) keepAlive() time.Duration {
 		return 0
 	}
 	return -1
+}
+
+// unanswered is how long keepalive takes to find a dead peer, which is then also how
+// long one may leave data unacknowledged. Without keepalive there is no limit.
+func (c Config) unanswered() time.Duration {
+	k := c.KeepAlive
+	if !k.Enable {
+		return 0
+	}
+	const goDefault, goProbes = 15 * time.Second, 9 // of net.KeepAliveConfig
+	return cmp.Or(k.Idle, goDefault) + cmp.Or(k.Interval, goDefault)*time.Duration(cmp.Or(k.Count, goProbes))
 }

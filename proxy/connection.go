@@ -33,7 +33,7 @@ func (p *Proxy) serve(l *listener, client *net.TCPConn) {
 		return
 	}
 	l.tally.active.Add(1)
-	limits := relay.Limits{HalfClosed: p.cfg.HalfClosed, Idle: port.Policy.IdleTimeout}
+	limits := relay.Limits{HalfClosed: p.cfg.HalfClosed, Idle: port.Policy.IdleTimeout, Unanswered: p.cfg.unanswered()}
 	p.cfg.Engine.Relay(p.ctx, relay.Pair{Client: client, Backend: backend, Limits: limits}, func(r relay.Result) {
 		pick.Done()
 		p.relayed(l, r)

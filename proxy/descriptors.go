@@ -35,6 +35,14 @@ func newDescriptors() *descriptors {
 	return &descriptors{limit: most - kept, kept: kept}
 }
 
+// roomForListener reports whether another listener, or another held port, leaves
+// enough for connections: a quarter of what there is.
+func (p *Proxy) roomForListener() bool {
+	return int64(len(p.listeners)+len(p.claims)) < p.descriptors.limit-p.descriptors.limit/4
+}
+
+var errNoRoomForListener = errors.New("too few descriptors for every Service port; raise the limit on open files (ulimit -n)")
+
 var errNoRoom = errors.New("too few descriptors are left to serve another connection")
 
 // reserve counts a connection among the active ones if there is room for it.

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
+	"syscall"
 	"testing"
 
 	"github.com/kube-splice/kube-splice/proxy"
@@ -143,6 +144,35 @@ func TestListenersKeepOffNodePorts(t *testing.T) {
 		}
 		r.open()
 		r.Prune()
+	}
+}
+
+func TestListenersLeaveDescriptorsForConnections(t *testing.T) {
+	a, _ := echo(t, "a", "10.88.0.11:0")
+	var before syscall.Rlimit
+	check(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &before))
+	low := before
+	low.Cur = 200
+	check(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &low))
+	defer func() { check(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &before)) }()
+	r := newRig(t)
+	ports := []*service.Port{newPort("first", a)}
+	for i := range 400 {
+		ports = append(ports, newPort(fmt.Sprintf("more%d", i)))
+	}
+	opened := r.Open(&service.Snapshot{Ports: ports})
+	if opened.Failed == 0 || len(opened.Bindings) < 50 || len(opened.Bindings) > 150 {
+		t.Errorf("%d listeners are open and %d failed of 401, with 200 descriptors", len(opened.Bindings), opened.Failed)
+	}
+	connect(t, listenerOf(t, opened, ports[0])).roundTrip(t)
+	if n := r.log.count("too few descriptors"); n != 1 {
+		t.Errorf("said %d times, want once", n)
+	}
+	r.open(ports[:10]...)
+	r.Prune()
+	r.open(ports[200:210]...)
+	if n := r.log.count("solved"); n != 1 {
+		t.Errorf("the end of the trouble was said %d times: %s", n, r.log.String())
 	}
 }
 

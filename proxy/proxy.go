@@ -105,6 +105,11 @@ func (p *Proxy) Open(snap *service.Snapshot) Opened {
 // its portals.
 func (p *Proxy) openPort(port *service.Port, opened *Opened) {
 	l := p.listeners[port.Name]
+	if l == nil && !p.roomForListener() {
+		opened.Failed++
+		p.troubles.note(service.Name{}, "open every listener", errNoRoomForListener)
+		return
+	}
 	if l == nil {
 		var err error
 		if l, err = p.listen(port); !p.troubles.note(port.Name, "open a listener", err) {

@@ -19,6 +19,15 @@ type trouble struct {
 	verb string
 }
 
+// whose returns the Service port in trouble as attributes of a log line; the zero Name
+// stands for all of them.
+func (t trouble) whose() []any {
+	if t.name == (service.Name{}) {
+		return nil
+	}
+	return []any{"service", t.name.String(), "family", t.name.Family.String()}
+}
+
 // begin starts a round of tries.
 func (t *troubles) begin() { t.ongoing = map[trouble]string{} }
 
@@ -28,9 +37,10 @@ func (t *troubles) note(name service.Name, verb string, err error) bool {
 		return true
 	}
 	key := trouble{name, verb}
+	said := t.last[key] == err.Error() || t.ongoing[key] == err.Error()
 	t.ongoing[key] = err.Error()
-	if t.last[key] != err.Error() {
-		t.log.Error("cannot "+verb+"; trying again from time to time", "service", name.String(), "family", name.Family.String(), "error", err)
+	if !said {
+		t.log.Error("cannot "+verb+"; trying again from time to time", append(key.whose(), "error", err)...)
 	}
 	return false
 }
@@ -39,7 +49,7 @@ func (t *troubles) note(name service.Name, verb string, err error) bool {
 func (t *troubles) end() {
 	for key := range t.last {
 		if _, still := t.ongoing[key]; !still {
-			t.log.Info("solved: "+key.verb, "service", key.name.String(), "family", key.name.Family.String())
+			t.log.Info("solved: "+key.verb, key.whose()...)
 		}
 	}
 	t.last = t.ongoing

@@ -122,7 +122,11 @@ func (r *run) follow(ctx context.Context, dir, only string) (err error) {
 	defer func() { err = errors.Join(err, w.Close()) }()
 	for {
 		w.place(state.watched())
-		settled, again := state.read(time.Now()), time.Duration(0)
+		settled, ended := r.read(ctx, state)
+		if ended {
+			return nil
+		}
+		again := time.Duration(0)
 		if !settled {
 			again = grace
 		}
@@ -134,6 +138,21 @@ func (r *run) follow(ctx context.Context, dir, only string) (err error) {
 		if !w.wait(ctx, again) {
 			return nil
 		}
+	}
+}
+
+// read reads the files, and reports whether ctx ended first: a file on a file system
+// that hangs holds its reader, but not the program's end. The goroutine that reads is
+// left to it then.
+func (r *run) read(ctx context.Context, state *files) (settled, ended bool) {
+	done := make(chan bool, 1)
+	readAll := func() { done <- state.read(time.Now()) }
+	go readAll()
+	select {
+	case settled = <-done:
+		return settled, false
+	case <-ctx.Done():
+		return false, true
 	}
 }
 

@@ -56,6 +56,7 @@ type logFile struct {
 
 	mu   sync.Mutex
 	file *os.File
+	cut  bool // the last line is only a part of one
 }
 
 // open opens the file, or opens it anew.
@@ -69,14 +70,21 @@ func (f *logFile) open() error {
 	if f.file != nil {
 		_ = f.file.Close()
 	}
-	f.file = file
+	f.file, f.cut = file, false
 	return nil
 }
 
 func (f *logFile) Write(b []byte) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.file.Write(b)
+	if f.cut { // the next line must not be spoiled too
+		if _, err := f.file.Write([]byte("\n")); err != nil {
+			return 0, err
+		}
+	}
+	n, err := f.file.Write(b)
+	f.cut = 0 < n && n < len(b)
+	return n, err
 }
 
 // followHangups is the goroutine that opens the file anew at every signal.

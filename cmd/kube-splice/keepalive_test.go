@@ -1,8 +1,11 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"net"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -94,6 +97,54 @@ func TestClientThatVanishedIsNoticedOnAnIdleConnection(t *testing.T) {
 	}
 	if r := p.finish(1)[0]; r.Close != "client-reset" || r.Error == "" {
 		t.Errorf("logged %+v, want client-reset with its error", r)
+	}
+}
+
+// The kernel probes no peer to which data waits to be sent.
+func TestClientThatVanishedWithDataWaitingForItIsNoticed(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.backend("pod-a", sendForEver)
+	c.publish(podA)
+	p := c.start(quickProbes...)
+	connect(t, c.client(), webAddress) // and never reads
+	slow := connect(t, c.Outside, webAddress)
+	time.Sleep(time.Second) // the client's window is full
+	unplug(t, c.Pod("client"))
+	within(t, 12*time.Second, func() error {
+		if len(p.records(0)) == 0 {
+			return errors.New("the connection of a client that vanished goes on")
+		}
+		return nil
+	})
+	if r := p.records(1)[0]; r.Close != "client-reset" || !strings.Contains(r.Error, "timed out") || r.Client == slow.LocalAddr().String() {
+		t.Errorf("logged %+v, want client-reset of the one that vanished", r)
+	}
+	receive(t, slow, 10<<20) // one that is there, and reads late, is served
+}
+
+// sendForEver writes until it cannot.
+func sendForEver(conn *net.TCPConn) {
+	defer func() { _ = conn.Close() }()
+	for block := make([]byte, 64<<10); ; {
+		if _, err := conn.Write(block); err != nil {
+			return
+		}
+	}
+}
+
+// A proxy that dies must not make a part of an answer look like all of it.
+func TestKilledProgramResetsItsConnections(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.backend("pod-a", sendForEver)
+	c.publish(podA)
+	p := c.start()
+	conn := connect(t, c.client(), webAddress)
+	receive(t, conn, 1<<20)
+	p.kill(syscall.SIGKILL)
+	if n, err := drainConn(conn); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("after the proxy was killed the client read %d bytes to %v, want reset", n, err)
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // Exit statuses.
@@ -34,7 +35,8 @@ func main() {
 }
 
 // followSignals returns a context that the first SIGTERM or SIGINT ends, and one
-// that the second ends. The third one has its usual effect.
+// that the second ends. Some seconds later, in case that did not help, they have
+// their usual effect.
 //
 // A reader of our output that goes away must not take us along: writing to it
 // fails with EPIPE instead of killing us.
@@ -49,6 +51,7 @@ func followSignals() (ctx, hurry context.Context) {
 		stop()
 		<-signals
 		stopAtOnce()
+		time.Sleep(3 * time.Second)
 		signal.Reset(syscall.SIGTERM, syscall.SIGINT)
 	}()
 	return ctx, hurry

@@ -20,6 +20,11 @@ func (c *Copier) Relay(ctx context.Context, pair Pair, done func(Result)) {
 		client:  &side{conn: pair.Client, closed: ClientClosed, reset: ClientReset},
 		backend: &side{conn: pair.Backend, closed: BackendClosed, reset: BackendReset},
 	}
+	for _, s := range []*side{p.client, p.backend} {
+		// Should this process die, the kernel is to reset both: a FIN would make
+		// truncated data look complete.
+		_ = s.conn.SetLinger(0)
+	}
 	p.watch.moved = p.moved
 	p.watch.set(p.limits.Idle, func() { p.abort(Idle, nil, p.client, p.backend) })
 	unbind := context.AfterFunc(ctx, p.shutdown)
@@ -172,11 +177,11 @@ func (p *pairState) close(ctx context.Context) (Cause, error) {
 	p.over = true // from here on nothing below changes
 	p.mu.Unlock()
 	for _, s := range []*side{p.client, p.backend} {
-		if p.givenUp() {
-			if !s.aborted {
-				s.awaitDelivery(ctx)
-			}
-			_ = s.conn.SetLinger(0) // RST instead of FIN: SO_LINGER in socket(7)
+		switch { // SO_LINGER in socket(7): with 0, closing sends RST
+		case !p.givenUp():
+			_ = s.conn.SetLinger(-1)
+		case !s.aborted:
+			s.awaitDelivery(ctx)
 		}
 		_ = s.conn.Close()
 	}

@@ -19,6 +19,9 @@ type Limits struct {
 	HalfClosed time.Duration
 	// Idle is for every pair, half-closed ones too; 0 means never.
 	Idle time.Duration
+	// Unanswered is how long a peer may leave data or window probes unacknowledged;
+	// then it counts as having reset. 0 means as long as the kernel goes on trying.
+	Unanswered time.Duration
 }
 
 // Cause is what ended a pair.

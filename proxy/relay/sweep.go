@@ -85,6 +85,8 @@ func (p *pairState) look() {
 		switch events := s.poll(); {
 		case events&unix.POLLERR != 0:
 			p.abort(s.reset, errReset, s)
+		case s.unanswered(p.limits.Unanswered):
+			p.abort(s.reset, unix.ETIMEDOUT, s)
 		case events&unix.POLLRDHUP != 0:
 			p.ending(s)
 		}

@@ -52,9 +52,21 @@ func (s *side) state() uint8 {
 // wasReset tells a reset that looks like EOF from a real one. The kernel reports
 // a reset to one system call only; when the writing direction took it, reading
 // finds just an ended connection. Once we have sent FIN nobody writes, so reading
-// is told itself, and the state CLOSE is an ordinary end.
+// is told itself, and the state CLOSE is an ordinary end. The state is asked for
+// first: a FIN that we send in between may bring about CLOSE too.
 func (s *side) wasReset() bool {
-	return !s.finSent.Load() && s.state() == tcpClose
+	return s.state() == tcpClose && !s.finSent.Load()
+}
+
+// unanswered reports whether the peer has not acknowledged anything for longer than
+// limit although it was asked to, by data or by probes of its closed window: TCP
+// keepalive does not ask while data waits. A live peer that reads nothing answers.
+func (s *side) unanswered(limit time.Duration) bool {
+	if limit <= 0 {
+		return false
+	}
+	info, err := s.info()
+	return err == nil && info.Probes+info.Retransmits > 0 && time.Duration(info.Last_ack_recv)*time.Millisecond > limit
 }
 
 // unsent returns how many written bytes the peer has not acknowledged (SIOCOUTQ,
