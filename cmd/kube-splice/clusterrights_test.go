@@ -1,0 +1,103 @@
+//go:build cluster
+
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+const (
+	accounts     = "/api/v1/namespaces/default/serviceaccounts"
+	clusterRoles = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
+	roleBindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+)
+
+// useAccount makes the program one of a ServiceAccount that has no rights yet.
+func (s *served) useAccount() {
+	s.t.Helper()
+	meta := metav1.ObjectMeta{Name: "kube-splice"}
+	s.create(accounts, &corev1.ServiceAccount{ObjectMeta: meta})
+	s.create(clusterRoles, &rbacv1.ClusterRole{ObjectMeta: meta})
+	s.create(roleBindings, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: meta,
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "default", Name: meta.Name}},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: meta.Name},
+	})
+	request := &authenticationv1.TokenRequest{}
+	s.create(accounts+"/"+meta.Name+"/token", request)
+	config, err := clientcmd.LoadFromFile(s.kubeconfig)
+	check(s.t, err)
+	for _, user := range config.AuthInfos {
+		user.Token = request.Status.Token
+	}
+	s.kubeconfig = filepath.Join(s.t.TempDir(), "kubeconfig")
+	check(s.t, clientcmd.WriteToFile(*config, s.kubeconfig))
+}
+
+// allow lets the ServiceAccount list and watch resources, such as "services", and
+// nothing else.
+func (s *served) allow(resources ...string) {
+	s.t.Helper()
+	var rules []string
+	for _, r := range resources {
+		name, group, _ := strings.Cut(r, ".")
+		rules = append(rules, fmt.Sprintf(`{"apiGroups":[%q],"resources":[%q],"verbs":["list","watch"]}`, group, name))
+	}
+	s.patch(clusterRoles+"/kube-splice", `{"rules":[`+strings.Join(rules, ",")+`]}`)
+}
+
+const slicesOfAPI = "endpointslices.discovery.k8s.io"
+
+func TestClusterRightsThatAreMissingAreNamedAndAwaited(t *testing.T) {
+	t.Parallel()
+	s := newServed(t)
+	s.serveAll("pod-a")
+	s.create(serviceObjects, newService("web", "10.96.0.10", selecting))
+	s.runPod("web", "web-1", podA)
+	s.awaitReady("web", podA)
+	s.useAccount()
+	s.allow("services", slicesOfAPI, "nodes")
+	p := s.start()
+	wantAnswer(t, s.Outside, webAddress, "pod-a")
+	if n := p.warnings(); n != 0 {
+		t.Errorf("%d warnings, want none:\n%s", n, p.said.text())
+	}
+	p.finish(1)
+
+	s.allow("services")
+	p = s.launch("")
+	for _, forbidden := range []string{slicesOfAPI, "nodes"} {
+		eventually(t, func() error { return wantSaid(p, "resource="+forbidden+" ", 1) })
+	}
+	time.Sleep(3 * time.Second) // for tries that must not be said
+	for _, forbidden := range []string{slicesOfAPI, "nodes"} {
+		check(t, wantForbidden(p, forbidden))
+	}
+	s.allow("services", slicesOfAPI)
+	time.Sleep(3 * time.Second)
+	check(t, wantSaid(p, "msg=ready", 0))
+	s.allow("services", slicesOfAPI, "nodes")
+	p.waitReady()
+	wantAnswer(t, s.Outside, webAddress, "pod-a")
+	check(t, wantSaid(p, readsAgain, 1))
+}
+
+// wantForbidden tells whether one line says which right to a resource is missing.
+func wantForbidden(p *program, resource string) error {
+	for _, verb := range []string{"list", "watch"} {
+		if wantSaid(p, "verb="+verb+" resource="+resource+" ", 1) == nil {
+			return wantSaid(p, "resource="+resource+" ", 1)
+		}
+	}
+	return fmt.Errorf("no line, or more than one, names verb and resource %s: %s", resource, p.said.text())
+}
