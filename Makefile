@@ -13,7 +13,7 @@ FUZZTIME ?= 30s
 
 .PHONY: help
 help: ## print this
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## build bin/kube-splice, a static binary
@@ -26,6 +26,18 @@ demo: build demo-packages ## run the proxy in a lab of network namespaces and sh
 .PHONY: test
 test: test-packages ## run all tests, with the race detector
 	go test -race -timeout 20m $(PKGS)
+
+.PHONY: test-cluster
+test-cluster: bin/controlplane test-packages ## run the tests against a real API server (its first build takes 10 to 20 minutes)
+	KUBE_SPLICE_CONTROLPLANE=$(CURDIR)/bin/controlplane go test -race -timeout 20m -tags cluster -run Cluster ./cmd/kube-splice
+
+# A Kubernetes control plane for tests. Its first build compiles 2,200 packages;
+# later ones link only.
+bin/controlplane: $(wildcard testdata/controlplane/*)
+	cd testdata/controlplane && version=$$(go list -m -f '{{.Version}}' k8s.io/kubernetes) && \
+	IFS=. read -r major minor _ <<<"$${version#v}" && at=k8s.io/component-base/version && \
+	nice go build -o ../../$@ \
+	  -ldflags "-s -w -X $$at.gitVersion=$$version -X $$at.gitMajor=$$major -X $$at.gitMinor=$$minor" .
 
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME (30s)
