@@ -31,17 +31,11 @@ type Health struct {
 	mu      sync.Mutex
 	updated map[service.Family]time.Time
 	pending map[service.Family]time.Time // since when an update has been waiting
-	node    Node
+	node    service.Node
 }
 
-// Node is what of this node's object decides whether it is to be given traffic.
-type Node struct {
-	Known    bool // there is such an object
-	Deleting bool // it has a deletionTimestamp
-	Tainted  bool // it has the taint ToBeDeletedByClusterAutoscaler
-}
-
-func (n Node) eligible() bool { return n.Known && !n.Deleting && !n.Tainted }
+// eligible reports whether the node may be given traffic.
+func eligible(n service.Node) bool { return n.Known && !n.Deleting && !n.Tainted }
 
 // NewHealth returns a Health that is healthy, of a node that is not known.
 func NewHealth(cfg HealthConfig) *Health {
@@ -73,8 +67,8 @@ func (h *Health) Updated(f service.Family) {
 }
 
 // SyncNode says how the node is now. A proxy that has no Node object to go by says
-// Node{Known: true} once.
-func (h *Health) SyncNode(n Node) {
+// service.Node{Known: true} once.
+func (h *Health) SyncNode(n service.Node) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.node = n
@@ -120,7 +114,7 @@ func (h *Health) report() healthReport {
 func (h *Health) healthz(w http.ResponseWriter, _ *http.Request) {
 	report := h.report()
 	h.mu.Lock()
-	eligible := h.node.eligible()
+	eligible := eligible(h.node)
 	h.mu.Unlock()
 	report.NodeEligible = &eligible
 	h.answer(w, report, report.Healthy && eligible, healthzTotal)

@@ -27,7 +27,7 @@ func wantHealth(t *testing.T, h *status.Health, path string, code int, body stri
 
 func stamp(at time.Time) string { return at.Format(time.RFC3339Nano) }
 
-var known = status.Node{Known: true}
+var known = service.Node{Known: true}
 
 func TestHealthBeforeTheFirstUpdate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -112,7 +112,7 @@ func TestTimeoutIsAMinuteIfNotSaid(t *testing.T) {
 }
 
 func TestNodeThatIsToGoGetsNoTrafficButIsAlive(t *testing.T) {
-	for name, node := range map[string]status.Node{
+	for name, node := range map[string]service.Node{
 		"unknown":  {},
 		"deleting": {Known: true, Deleting: true},
 		"tainted":  {Known: true, Tainted: true},
@@ -185,7 +185,7 @@ func TestAnswersAreCountedByCode(t *testing.T) {
 
 func ExampleHealth() {
 	h := status.NewHealth(status.HealthConfig{Timeout: 2 * 30 * time.Second})
-	h.SyncNode(status.Node{Known: true})
+	h.SyncNode(service.Node{Known: true})
 	h.QueuedUpdate(service.IPv4) // a change has come
 	h.Updated(service.IPv4)      // it is in force
 	fmt.Println(h.Healthy())

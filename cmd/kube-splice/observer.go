@@ -40,7 +40,7 @@ func newObserver(o options, node string, log *slog.Logger) (*observer, error) {
 	checks := status.NewNodePortHealth(status.NodePortHealthConfig{
 		Healthy: health.Healthy,
 		Failed: func(c status.HealthCheck, err error) {
-			log.Error("cannot answer at a healthCheckNodePort; trying again at the next change", "service", c.Namespace+"/"+c.Service, "port", c.Port, "error", err)
+			log.Error("cannot answer at a healthCheckNodePort; trying again", "service", c.Namespace+"/"+c.Service, "port", c.Port, "error", err)
 		},
 	})
 	return &observer{node: node, manifests: o.manifests != "", health: health, metrics: metrics, checks: checks}, nil
@@ -54,7 +54,7 @@ func (ob *observer) close() {
 // queued says that a Snapshot has come.
 func (ob *observer) queued(snap *service.Snapshot) {
 	ob.metrics.Sync(snap)
-	node := status.Node(snap.Node)
+	node := snap.Node
 	node.Known = node.Known || ob.manifests
 	ob.health.SyncNode(node)
 	for _, f := range families {
@@ -79,7 +79,8 @@ func (ob *observer) inForce(snap *service.Snapshot) {
 	for _, f := range families {
 		ob.health.Updated(f)
 	}
-	// A check that cannot be opened is said once, and tried again at the next change.
+	// A check that cannot be opened is said once, and tried again when this is next
+	// called: after every look at the rules.
 	_ = ob.checks.Sync(healthChecks(snap, ob.node))
 }
 
