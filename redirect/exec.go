@@ -53,8 +53,9 @@ func run(ctx context.Context, input []byte, program string, args ...string) ([]b
 	cmd := exec.CommandContext(ctx, program, args...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(input), &stdout, &stderr
-	// A wrapper script's children may hold the pipes after it was killed.
-	cmd.WaitDelay = 100 * time.Millisecond
+	// A wrapper script's children may hold the pipes after it was killed. On a busy
+	// machine, what a program printed may be read only a while after its end.
+	cmd.WaitDelay = time.Second
 	err := cmd.Run()
 	var exit *exec.ExitError
 	switch {
