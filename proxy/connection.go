@@ -91,7 +91,7 @@ func (p *Proxy) refuse(client *net.TCPConn, rec Record, accepted time.Time, why 
 func (p *Proxy) ended(rec Record, accepted time.Time) {
 	rec.Ended = time.Now()
 	rec.Duration = rec.Ended.Sub(accepted)
-	p.counters.active.Add(-1)
+	p.release()
 	p.cfg.Record(rec)
 }
 

@@ -20,7 +20,8 @@ type descriptors struct {
 	limit    int64 // for all that follows
 	kept     int64 // beyond limit, for rules, manifests and logs
 	standing atomic.Int64
-	waiting  atomic.Int64 // clients accepted that wait for room
+	waiting  atomic.Int64  // clients accepted that wait for room
+	freed    chan struct{} // a token when a connection ended while some wait
 }
 
 // newDescriptors keeps back a quarter of what the process may open, but no more
@@ -28,11 +29,11 @@ type descriptors struct {
 func newDescriptors() *descriptors {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-		return &descriptors{limit: math.MaxInt64}
+		return &descriptors{limit: math.MaxInt64, freed: make(chan struct{}, 1)}
 	}
 	most := int64(min(limit.Cur, math.MaxInt64))
 	kept := min(most/4, 64)
-	return &descriptors{limit: most - kept, kept: kept}
+	return &descriptors{limit: most - kept, kept: kept, freed: make(chan struct{}, 1)}
 }
 
 // roomForListener reports whether another listener, or another held port, leaves
@@ -70,11 +71,26 @@ func (p *Proxy) awaitRoom(l *listener) bool {
 	}
 	for pause := shortestPause; !p.reserve(); pause = min(2*pause, longestPause) {
 		p.shortage.note(errNoRoom)
-		if !l.wait(pause) {
+		select {
+		case <-p.descriptors.freed:
+			pause = shortestPause
+		case <-time.After(pause):
+		case <-l.closed:
 			return false
 		}
 	}
 	return true
+}
+
+// release is reserve undone.
+func (p *Proxy) release() {
+	p.counters.active.Add(-1)
+	if p.descriptors.waiting.Load() > 0 {
+		select {
+		case p.descriptors.freed <- struct{}{}:
+		default: // somebody is on the way already
+		}
+	}
 }
 
 // turnAway resets a client for which there is no room.
