@@ -51,19 +51,28 @@ type Endpoint struct {
 	Zone        string // empty when the slice does not say
 }
 
-// Eligible returns the endpoints that may be given new connections: the ready
-// ones. The result is the caller's.
+// Eligible returns the endpoints that may be given new connections: the ready ones,
+// or, when none is, those that still serve while they terminate (KEP-1669), so that
+// the last pods of a rolling update or of a drained node go on answering until others
+// are ready. The result is the caller's.
 //
-// Traffic policies, topology hints and the fall-back to serving terminating
-// endpoints (KEP-1669) narrow or widen this choice; this is their place.
+// Traffic policies and topology hints narrow this choice; this is their place.
 func (p *Port) Eligible() []Endpoint {
-	eligible := make([]Endpoint, 0, len(p.Endpoints))
+	ready := func(e Endpoint) bool { return e.Ready }
+	if eligible := p.endpoints(ready); len(eligible) > 0 {
+		return eligible
+	}
+	return p.endpoints(func(e Endpoint) bool { return e.Serving && e.Terminating })
+}
+
+func (p *Port) endpoints(wanted func(Endpoint) bool) []Endpoint {
+	var found []Endpoint
 	for _, e := range p.Endpoints {
-		if e.Ready {
-			eligible = append(eligible, e)
+		if wanted(e) {
+			found = append(found, e)
 		}
 	}
-	return eligible
+	return found
 }
 
 // Equal reports whether p and q say the same, so that one may stand for the

@@ -101,9 +101,29 @@ func TestPortalsAreEveryAddressClientsMayUse(t *testing.T) {
 	}
 }
 
-func TestOnlyReadyEndpointsAreEligible(t *testing.T) {
-	if e := newPort().Eligible(); len(e) != 1 || !e[0].Ready {
-		t.Errorf("eligible: %v", e)
+func TestEligibleEndpoints(t *testing.T) {
+	endpoint := func(last byte, ready, serving, terminating bool) service.Endpoint {
+		addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 1, last}), 8080)
+		return service.Endpoint{Addr: addr, Ready: ready, Serving: serving, Terminating: terminating}
+	}
+	ready := endpoint(1, true, true, false)
+	readyAndTerminating := endpoint(2, true, true, true) // publishNotReadyAddresses
+	notReady := endpoint(3, false, true, false)
+	draining := endpoint(4, false, true, true)
+	gone := endpoint(5, false, false, true)
+	for name, c := range map[string]struct{ all, want []service.Endpoint }{
+		"none":                                   {nil, nil},
+		"ready ones only":                        {[]service.Endpoint{ready, notReady, draining, gone}, []service.Endpoint{ready}},
+		"ready though terminating":               {[]service.Endpoint{readyAndTerminating, draining}, []service.Endpoint{readyAndTerminating}},
+		"draining ones when none is ready":       {[]service.Endpoint{notReady, draining, gone}, []service.Endpoint{draining}},
+		"nobody when none serves":                {[]service.Endpoint{gone}, nil},
+		"not one that is not ready for a reason": {[]service.Endpoint{notReady}, nil},
+	} {
+		p := newPort()
+		p.Endpoints = c.all
+		if got := p.Eligible(); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
 	}
 }
 

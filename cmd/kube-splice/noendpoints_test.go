@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -45,5 +46,36 @@ func TestServiceWithoutReadyEndpointsIsRefusedAtOnceByEveryAddress(t *testing.T)
 	}
 	if now := c.ourRules(); len(rules) == 0 || len(now) != len(rules) {
 		t.Errorf("a change of endpoints changed the rules from\n%v\nto\n%v", rules, now)
+	}
+}
+
+func TestTerminatingPodsServeUntilAnotherOneIsReady(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.serveAll("pod-a", "pod-b")
+	draining := newSlice("web", []string{podA, podB})
+	for i := range draining.Endpoints {
+		no, yes := false, true
+		draining.Endpoints[i].Conditions.Ready, draining.Endpoints[i].Conditions.Terminating = &no, &yes
+	}
+	serving := true
+	draining.Endpoints[0].Conditions.Serving = &serving
+	gone := false
+	draining.Endpoints[1].Conditions.Serving = &gone
+	c.apply("web", newService("web", "10.96.0.10"), draining)
+	c.start()
+	if n := answers(t, c.Outside, waysIn[0], 4); n["pod-a"] != 4 {
+		t.Errorf("answered by %v, want the one that serves while it terminates", n)
+	}
+	draining.Endpoints[1].Conditions.Ready, draining.Endpoints[1].Conditions.Terminating = &serving, &gone
+	c.apply("web", newService("web", "10.96.0.10"), draining)
+	within(t, time.Second, func() error {
+		if who, err := ask(c.Outside, waysIn[0]); who != "pod-b" {
+			return fmt.Errorf("answered by %q (%v), want the one that is ready", who, err)
+		}
+		return nil
+	})
+	if n := answers(t, c.Outside, waysIn[0], 4); n["pod-b"] != 4 {
+		t.Errorf("answered by %v, want only the one that is ready", n)
 	}
 }
