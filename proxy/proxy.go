@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"net"
 	"net/netip"
@@ -126,7 +127,13 @@ func (p *Proxy) openPort(port *service.Port, opened *Opened) {
 		p.cfg.Log.Debug("serving", "service", port.Name.String(), "endpoints", l.eligible.Load())
 	}
 	for _, portal := range port.Portals() {
-		if !p.troubles.note(port.Name, "open "+portalText(portal), p.hold(port.Name.Family, portal)) {
+		err := p.hold(port.Name.Family, portal)
+		if errors.Is(err, errNoRoomForListener) {
+			opened.Failed++
+			p.troubles.note(service.Name{}, "open every listener", err) // one line for all
+			continue
+		}
+		if !p.troubles.note(port.Name, "open "+portalText(portal), err) {
 			opened.Failed++
 			continue
 		}

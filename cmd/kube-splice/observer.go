@@ -28,6 +28,9 @@ type observer struct {
 	health    *status.Health
 	metrics   *status.Metrics
 	checks    *status.NodePortHealth
+
+	last    *service.Snapshot
+	pending changes // not in force yet
 }
 
 // newObserver returns an observer that nobody can ask yet. Close ends it.
@@ -54,6 +57,12 @@ func (ob *observer) close() {
 // queued says that a Snapshot has come.
 func (ob *observer) queued(snap *service.Snapshot) {
 	ob.metrics.Sync(snap)
+	now := changesBetween(ob.last, snap)
+	ob.last = snap
+	ob.pending.services += now.services
+	ob.pending.endpoints += now.endpoints
+	ob.metrics.ServiceChanges(now.services, ob.pending.services)
+	ob.metrics.EndpointChanges(now.endpoints, ob.pending.endpoints)
 	node := snap.Node
 	node.Known = node.Known || ob.manifests
 	ob.health.SyncNode(node)
@@ -65,6 +74,9 @@ func (ob *observer) queued(snap *service.Snapshot) {
 
 // synced says what came of writing rules, and how long it took.
 func (ob *observer) synced(took time.Duration, err error) {
+	if err != nil {
+		ob.metrics.Error("rules")
+	}
 	for _, f := range families {
 		if err != nil {
 			ob.metrics.SyncFailed(status.IPTables, f)
@@ -79,6 +91,9 @@ func (ob *observer) inForce(snap *service.Snapshot) {
 	for _, f := range families {
 		ob.health.Updated(f)
 	}
+	ob.pending = changes{}
+	ob.metrics.ServiceChanges(0, 0)
+	ob.metrics.EndpointChanges(0, 0)
 	// A check that cannot be opened is said once, and tried again when this is next
 	// called: after every look at the rules.
 	_ = ob.checks.Sync(healthChecks(snap, ob.node))

@@ -74,7 +74,7 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.connectionLog, "connection-log", "off", "one line for each connection that has ended: off, text or json")
 	f.StringVar(&o.connectionOut, "connection-log-file", "", "file the connection log is appended to; default: standard output")
 	f.StringVar(&o.healthzAddress, "healthz-bind-address", status.DefaultHealthAddress, "where /healthz and /livez answer; empty: nowhere")
-	f.StringVar(&o.metricsAddress, "metrics-bind-address", status.DefaultMetricsAddress, "where /metrics, /proxyMode and /configz answer; empty: nowhere")
+	f.StringVar(&o.metricsAddress, "metrics-bind-address", status.DefaultMetricsAddress, "where /metrics and /proxyMode answer; empty: nowhere")
 	f.BoolVar(&o.hardFail, "bind-address-hard-fail", false, "end when one of these two addresses cannot be bound, rather than try again")
 	f.BoolVar(&o.profiling, "profiling", false, "serve /debug/pprof/ at the metrics address")
 	f.StringVar(&o.logFormat, "log-format", "text", "format of the log on standard error: text or json")

@@ -55,6 +55,25 @@ func TestHealthModeAndMetricsAreServedWhereKubeProxyServesThem(t *testing.T) {
 	if _, _, err := get(c.Outside, "http://172.20.1.2:10249/metrics"); err == nil {
 		t.Error("metrics are served to the outside")
 	}
+	counted := func(services, endpoints int) {
+		t.Helper()
+		for name, n := range map[string]int{"service": services, "endpoint": endpoints} {
+			series := fmt.Sprintf("kubeproxy_sync_proxy_rules_%s_changes_total %d\n", name, n)
+			eventually(t, func() error {
+				_, body, err := get(c.Node, "http://127.0.0.1:10249/metrics")
+				if err == nil && !strings.Contains(body, series) {
+					err = fmt.Errorf("no series %q", series)
+				}
+				return err
+			})
+		}
+		wantPage(t, c.Node, "http://127.0.0.1:10249/metrics", 200, "kubeproxy_sync_proxy_rules_service_changes_pending 0\n")
+	}
+	counted(1, 1)
+	c.apply("web", newService("web", "10.96.0.10"), newSlice("web", []string{podB}))
+	counted(1, 2)
+	c.apply("web", newService("web", "10.96.0.11"), newSlice("web", []string{podB}))
+	counted(2, 2)
 	check(t, p.cmd.Process.Signal(syscall.SIGUSR1))
 	eventually(t, func() error { return wantSaid(p, "counter kubesplice.service_connections_ended_total", 1) })
 	c.remove("web")
