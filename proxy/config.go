@@ -21,7 +21,7 @@ type Config struct {
 	Ports PortRange
 	// KeepPorts names the listener port each Service port had in an earlier life;
 	// it is taken again where it is free, if the first Snapshot has the Service port.
-	KeepPorts map[service.Name]uint16
+	KeepPorts map[service.ListenerName]uint16
 	// Direct serves clients that connect to the listeners themselves. Otherwise
 	// only connections that a rule led here from one of the Service port's portals
 	// are served, and node ports are held against other programs.

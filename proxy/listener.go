@@ -71,7 +71,7 @@ func (l *listener) update(port *service.Port, defaultBalancer string) error {
 		if policy == "" {
 			policy = defaultBalancer
 		}
-		eligible := port.Eligible()
+		eligible := port.Eligible(service.Cluster)
 		l.balancer.Update(policy, port.Policy.Affinity, eligible)
 		l.eligible.Store(int64(len(eligible)))
 		l.port.Store(port)

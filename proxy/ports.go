@@ -55,7 +55,7 @@ var errNoPortLeft = errors.New("no port is free in the range")
 // portPool is where listener ports come from.
 type portPool struct {
 	PortRange
-	had   map[service.Name]uint16 // in an earlier life, and not taken up or lost yet
+	had   map[service.ListenerName]uint16 // in an earlier life, and not taken up or lost yet
 	kept  map[uint16]bool         // promised to Service ports that had them
 	avoid map[uint16]bool         // node ports
 	later bool                    // the first Snapshot has been seen
@@ -63,13 +63,13 @@ type portPool struct {
 
 // newPortPool returns the pool of a configured range, or of the kernel's ephemeral
 // one. Ports of an earlier life outside of a configured range are not kept.
-func newPortPool(r PortRange, had map[service.Name]uint16) portPool {
+func newPortPool(r PortRange, had map[service.ListenerName]uint16) portPool {
 	pool := portPool{PortRange: r, had: maps.Clone(had)}
 	if r == (PortRange{}) {
 		pool.PortRange = ephemeralRange()
 		return pool
 	}
-	maps.DeleteFunc(pool.had, func(_ service.Name, port uint16) bool { return port < r.First || r.Last < port })
+	maps.DeleteFunc(pool.had, func(_ service.ListenerName, port uint16) bool { return port < r.First || r.Last < port })
 	return pool
 }
 
@@ -78,12 +78,12 @@ func newPortPool(r PortRange, had map[service.Name]uint16) portPool {
 func (r *portPool) plan(wanted []*service.Port) {
 	had := r.had
 	if !r.later {
-		r.had, r.later = map[service.Name]uint16{}, true
+		r.had, r.later = map[service.ListenerName]uint16{}, true
 	}
 	r.kept, r.avoid = map[uint16]bool{}, map[uint16]bool{}
 	for _, port := range wanted {
-		if number, before := had[port.Name]; before {
-			r.had[port.Name] = number
+		if number, before := had[service.ListenerName{Name: port.Name}]; before {
+			r.had[service.ListenerName{Name: port.Name}] = number
 			r.kept[number] = true
 		}
 		r.avoid[port.NodePort] = true
@@ -94,10 +94,10 @@ func (r *portPool) plan(wanted []*service.Port) {
 // free, else at the first free one from a random place on. Ports are always asked
 // for by number; see park.
 func (r *portPool) listen(ctx context.Context, lc *net.ListenConfig, addr netip.Addr, name service.Name) (*net.TCPListener, error) {
-	if before, had := r.had[name]; had {
+	if before, had := r.had[service.ListenerName{Name: name}]; had {
 		ln, err := listenTCP(ctx, lc, netip.AddrPortFrom(addr, before))
 		if err == nil || errors.Is(err, syscall.EADDRINUSE) {
-			delete(r.had, name) // taken up, or lost to another program
+			delete(r.had, service.ListenerName{Name: name}) // taken up, or lost to another program
 		}
 		if !errors.Is(err, syscall.EADDRINUSE) {
 			return ln, err

@@ -91,7 +91,7 @@ func TestKeptPortIsTakenAgainAndByNobodyElse(t *testing.T) {
 	kept := newPort("kept")
 	for range 20 { // the others' ports are random
 		r := newRig(t, inRange(20100, 20102), func(c *proxy.Config) {
-			c.KeepPorts = map[service.Name]uint16{kept.Name: 20101}
+			c.KeepPorts = map[service.ListenerName]uint16{{Name: kept.Name}: 20101}
 		})
 		at := r.open(newPort("a"), newPort("b"), kept)
 		if at[2] != "10.88.0.11:20101" {
@@ -108,7 +108,7 @@ func TestKeptPortThatIsGoneOrOutOfRangeIsReplaced(t *testing.T) {
 	defer func() { _ = ln.Close() }()
 	taken, outside := newPort("taken"), newPort("outside")
 	r := newRig(t, inRange(20200, 20210), func(c *proxy.Config) {
-		c.KeepPorts = map[service.Name]uint16{taken.Name: 20201, outside.Name: 20300}
+		c.KeepPorts = map[service.ListenerName]uint16{{Name: taken.Name}: 20201, {Name: outside.Name}: 20300}
 	})
 	for _, b := range r.Open(&service.Snapshot{Ports: []*service.Port{taken, outside}}).Bindings {
 		if port := b.Listener.Port(); port == 20201 || port < 20200 || port > 20210 {
@@ -121,7 +121,7 @@ func TestKeptPortOutlivesAFailedStart(t *testing.T) {
 	p := newPort("web")
 	r := newRig(t, func(c *proxy.Config) {
 		c.BindAddress = netip.MustParseAddr("10.88.0.50")
-		c.KeepPorts = map[service.Name]uint16{p.Name: 40404}
+		c.KeepPorts = map[service.ListenerName]uint16{{Name: p.Name}: 40404}
 	})
 	snap := &service.Snapshot{Ports: []*service.Port{p}}
 	if opened := r.Open(snap); opened.Failed != 1 {

@@ -18,8 +18,8 @@ func Render(family service.Family, host netip.Addr, bindings []service.Binding) 
 }
 
 // SavedListeners reads listener ports from what iptables-save printed.
-func SavedListeners(text string, family service.Family) map[service.Name]uint16 {
-	ports := map[service.Name]uint16{}
+func SavedListeners(text string, family service.Family) map[service.ListenerName]uint16 {
+	ports := map[service.ListenerName]uint16{}
 	listenerPorts(parseSaved(text), family, ports)
 	return ports
 }

@@ -232,8 +232,8 @@ func (t *IPTables) Intact(ctx context.Context) (bool, error) {
 // Listeners returns the listener port that the rules found in the kernel lead
 // each Service port to, so that a new process can listen there again and change
 // no rule.
-func (t *IPTables) Listeners(ctx context.Context) (map[service.Name]uint16, error) {
-	ports := map[service.Name]uint16{}
+func (t *IPTables) Listeners(ctx context.Context) (map[service.ListenerName]uint16, error) {
+	ports := map[service.ListenerName]uint16{}
 	for _, tool := range []*tool{t.v4, t.v6} {
 		if tool == nil {
 			continue

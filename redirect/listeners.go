@@ -10,10 +10,11 @@ import (
 // listenerPorts adds the listener ports that the saved rules of a family lead to.
 // Lines that are not ours to understand are passed over. A Service port that
 // is led to two listeners keeps the first one.
-func listenerPorts(have saved, family service.Family, ports map[service.Name]uint16) {
+func listenerPorts(have saved, family service.Family, ports map[service.ListenerName]uint16) {
 	for _, chain := range []string{portalsContainer, nodePortContainer} {
 		for _, line := range have["nat"][chain] {
-			name, port, ok := parseRule(line, family)
+			its, port, ok := parseRule(line, family)
+			name := service.ListenerName{Name: its}
 			if _, known := ports[name]; ok && !known {
 				ports[name] = port
 			}

@@ -14,7 +14,7 @@ import (
 func TestListenersAreFoundInTheKernel(t *testing.T) {
 	forEachBackend(t, func(t *testing.T, p *programs) {
 		n := newNode(t)
-		listeners := func() (ports map[service.Name]uint16) {
+		listeners := func() (ports map[service.ListenerName]uint16) {
 			r := n.open(redirect.Config{})
 			n.do(func() (err error) {
 				ports, err = r.Listeners(t.Context())
@@ -31,9 +31,9 @@ func TestListenersAreFoundInTheKernel(t *testing.T) {
 		bindings = append(bindings, bound, binding("shop/only-node-port", service.UDP, service.NodePort, "", 30099, 40098))
 		n.sync(n.open(redirect.Config{}), rules(bindings...))
 		n.run("iptables -t nat -I KUBE-PORTALS-CONTAINER -p tcp --dport 1 -j REDIRECT --to-ports 2")
-		want := map[service.Name]uint16{}
+		want := map[service.ListenerName]uint16{}
 		for _, b := range bindings {
-			want[b.Name] = b.Listener.Port()
+			want[service.ListenerName{Name: b.Name}] = b.Listener.Port()
 		}
 		if got := listeners(); !maps.Equal(got, want) {
 			t.Errorf("got %v\nwant %v", got, want)
@@ -58,7 +58,7 @@ func FuzzSavedRules(f *testing.F) {
 		}
 		bindings := []service.Binding{b}
 		for name, port := range redirect.SavedListeners(text, service.IPv6) {
-			if port == 0 || name.Family != service.IPv6 {
+			if port == 0 || name.Name.Family != service.IPv6 {
 				t.Errorf("listener %d of %v from %q", port, name, text)
 			}
 		}
@@ -73,7 +73,7 @@ func FuzzSavedRules(f *testing.F) {
 			}
 			return
 		}
-		if len(got) != 1 || got[b.Name] != listener {
+		if len(got) != 1 || got[service.ListenerName{Name: b.Name}] != listener {
 			t.Errorf("wrote %v to %d, read %v from %q", b.Name, listener, got, saved)
 		}
 		if redirect.SavedDiffers(saved, service.IPv4, nodeIP, bindings) {

@@ -22,6 +22,12 @@ type Port struct {
 	// of the Service; 0: nowhere.
 	HealthCheckNodePort uint16
 
+	// Internal and External are the traffic policies: the endpoints for clients that
+	// come by the clusterIP, and for clients outside that come by another address.
+	Internal, External Scope
+	// SourceRanges are whom the load-balancer addresses admit; empty: everybody.
+	SourceRanges []netip.Prefix
+
 	Policy    Policy
 	Endpoints []Endpoint // all known, eligible or not; sorted by address, each address once
 }
@@ -49,20 +55,23 @@ type Endpoint struct {
 	Terminating bool
 	Node        string // nodeName; empty when the slice does not say
 	Zone        string // empty when the slice does not say
+	Local       bool   // it is on this node
+	// Reserved says that topology hints keep it for clients of other nodes or zones.
+	Reserved bool
 }
 
-// Eligible returns the endpoints that may be given new connections: the ready ones,
-// or, when none is, those that still serve while they terminate (KEP-1669), so that
-// the last pods of a rolling update or of a drained node go on answering until others
-// are ready. The result is the caller's.
-//
-// Traffic policies and topology hints narrow this choice; this is their place.
-func (p *Port) Eligible() []Endpoint {
-	ready := func(e Endpoint) bool { return e.Ready }
-	if eligible := p.endpoints(ready); len(eligible) > 0 {
+// Eligible returns the endpoints of that scope that may be given new connections: the
+// ready ones, or, when none is, those that still serve while they terminate (KEP-1669),
+// so that the last pods of a rolling update or of a drained node go on answering until
+// others are ready. Topology hints narrow the ready endpoints of the scope Cluster, and
+// nothing else. The result is the caller's.
+func (p *Port) Eligible(scope Scope) []Endpoint {
+	in := func(e Endpoint) bool { return scope == Cluster || e.Local }
+	first := func(e Endpoint) bool { return e.Ready && in(e) && (scope == Local || !e.Reserved) }
+	if eligible := p.endpoints(first); len(eligible) > 0 {
 		return eligible
 	}
-	return p.endpoints(func(e Endpoint) bool { return e.Serving && e.Terminating })
+	return p.endpoints(func(e Endpoint) bool { return e.Serving && e.Terminating && in(e) })
 }
 
 func (p *Port) endpoints(wanted func(Endpoint) bool) []Endpoint {
@@ -81,6 +90,8 @@ func (p *Port) Equal(q *Port) bool {
 	return p.Name == q.Name && p.Number == q.Number &&
 		p.ClusterIP == q.ClusterIP && p.NodePort == q.NodePort &&
 		p.HealthCheckNodePort == q.HealthCheckNodePort && p.Policy == q.Policy &&
+		p.Internal == q.Internal && p.External == q.External &&
+		slices.Equal(p.SourceRanges, q.SourceRanges) &&
 		slices.Equal(p.ExternalIPs, q.ExternalIPs) &&
 		slices.Equal(p.LoadBalancerIPs, q.LoadBalancerIPs) &&
 		slices.Equal(p.Endpoints, q.Endpoints)

@@ -26,6 +26,10 @@ type Portal struct {
 	Kind   Kind
 	Addr   netip.Addr // zero for NodePort: any address of the node
 	Number uint16
+	// Clients are those that this Portal is about. A portal that gives clients
+	// inside and outside different endpoints is two Portals.
+	Clients Clients
+	Scope   Scope // the endpoints they get
 }
 
 // Binding leads a portal of a Service port to the listener that serves it: package
@@ -40,17 +44,31 @@ type Binding struct {
 
 // Portals returns every portal of p: clusterIP, load-balancer addresses,
 // externalIPs, nodePort, in this order. The result is the caller's.
+//
+// The clusterIP follows the internal traffic policy. The others follow the external
+// one, but only for clients outside: where the node and its pods can be told from
+// these, they get the endpoints of the whole cluster, as in kube-proxy, since they
+// would not pass a load balancer that knows where endpoints are.
 func (p *Port) Portals() []Portal {
-	portals := make([]Portal, 0, 2+len(p.LoadBalancerIPs)+len(p.ExternalIPs))
-	portals = append(portals, Portal{ClusterIP, p.ClusterIP, p.Number})
+	portals := make([]Portal, 0, 2*(1+len(p.LoadBalancerIPs)+len(p.ExternalIPs)))
+	portals = append(portals, Portal{Kind: ClusterIP, Addr: p.ClusterIP, Number: p.Number, Scope: p.Internal})
+	external := func(kind Kind, addr netip.Addr, number uint16) {
+		if p.External == Cluster {
+			portals = append(portals, Portal{Kind: kind, Addr: addr, Number: number})
+			return
+		}
+		portals = append(portals,
+			Portal{Kind: kind, Addr: addr, Number: number, Clients: Inside, Scope: Cluster},
+			Portal{Kind: kind, Addr: addr, Number: number, Clients: Outside, Scope: p.External})
+	}
 	for _, ip := range p.LoadBalancerIPs {
-		portals = append(portals, Portal{LoadBalancer, ip, p.Number})
+		external(LoadBalancer, ip, p.Number)
 	}
 	for _, ip := range p.ExternalIPs {
-		portals = append(portals, Portal{ExternalIP, ip, p.Number})
+		external(ExternalIP, ip, p.Number)
 	}
 	if p.NodePort != 0 {
-		portals = append(portals, Portal{NodePort, netip.Addr{}, p.NodePort})
+		external(NodePort, netip.Addr{}, p.NodePort)
 	}
 	return portals
 }

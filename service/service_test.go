@@ -121,7 +121,7 @@ func TestEligibleEndpoints(t *testing.T) {
 	} {
 		p := newPort()
 		p.Endpoints = c.all
-		if got := p.Eligible(); !slices.Equal(got, c.want) {
+		if got := p.Eligible(service.Cluster); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}

@@ -13,14 +13,19 @@ type Snapshot struct {
 	// NodeIPs are this node's own addresses as its Node object gives them, the
 	// primary one of each family first; empty when no Node object is known.
 	NodeIPs []netip.Addr
-	Node    Node
+	// PodCIDRs are where this node's pods have their addresses, as its Node object
+	// gives them; empty when it does not say.
+	PodCIDRs []netip.Prefix
+	Node     Node
 }
 
-// Node is what this node's Node object says of its fitness for traffic.
+// Node is what this node's Node object says of its place and its fitness for traffic.
 type Node struct {
 	Known    bool // there is such an object
 	Deleting bool // it has a deletionTimestamp
 	Tainted  bool // ToBeDeletedByClusterAutoscaler
+	// Zone is its label topology.kubernetes.io/zone.
+	Zone string
 }
 
 // Port returns the port of that name, or nil.

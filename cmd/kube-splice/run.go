@@ -76,7 +76,7 @@ func proxyConfig(o options, in *redirection, record func(proxy.Record), log *slo
 type redirection struct {
 	name  string
 	rules ruleWriter              // nil: clients connect to the listeners themselves
-	kept  map[service.Name]uint16 // the listener ports that rules found in the kernel lead to
+	kept  map[service.ListenerName]uint16 // the listener ports that rules found in the kernel lead to
 	alone io.Closer               // our claim to be the only one that writes rules
 }
 
