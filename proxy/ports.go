@@ -56,9 +56,9 @@ var errNoPortLeft = errors.New("no port is free in the range")
 type portPool struct {
 	PortRange
 	had   map[service.ListenerName]uint16 // in an earlier life, and not taken up or lost yet
-	kept  map[uint16]bool         // promised to Service ports that had them
-	avoid map[uint16]bool         // node ports
-	later bool                    // the first Snapshot has been seen
+	kept  map[uint16]bool                 // promised to Service ports that had them
+	avoid map[uint16]bool                 // node ports
+	later bool                            // the first Snapshot has been seen
 }
 
 // newPortPool returns the pool of a configured range, or of the kernel's ephemeral

@@ -75,9 +75,9 @@ func proxyConfig(o options, in *redirection, record func(proxy.Record), log *slo
 // redirection is how packets reach the listeners.
 type redirection struct {
 	name  string
-	rules ruleWriter              // nil: clients connect to the listeners themselves
+	rules ruleWriter                      // nil: clients connect to the listeners themselves
 	kept  map[service.ListenerName]uint16 // the listener ports that rules found in the kernel lead to
-	alone io.Closer               // our claim to be the only one that writes rules
+	alone io.Closer                       // our claim to be the only one that writes rules
 }
 
 // openRedirection prepares the way that the options name.
