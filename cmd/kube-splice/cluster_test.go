@@ -40,7 +40,14 @@ type served struct {
 // newServed returns a cluster with a running API server that knows the node.
 func newServed(t *testing.T) *served {
 	t.Helper()
-	s := &served{cluster: newCluster(t)}
+	return newServedIn(newCluster(t))
+}
+
+// newServedIn gives a cluster a running API server that knows the node.
+func newServedIn(c *cluster) *served {
+	t := c.t
+	t.Helper()
+	s := &served{cluster: c}
 	var err error
 	s.dir, err = os.MkdirTemp("", "cp") // short, for the sockets in it
 	check(t, err)
