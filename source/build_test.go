@@ -4,12 +4,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kube-splice/kube-splice/service"
 	"github.com/kube-splice/kube-splice/source"
@@ -176,13 +174,13 @@ var badServices = map[string]struct {
 	"clusterIP of the node":    {func(svc *corev1.Service) { svc.Spec.ClusterIP = "127.0.0.1" }, "loopback", nil},
 	"two clusterIPs, one kind": {func(svc *corev1.Service) { svc.Spec.ClusterIPs = []string{"10.96.0.1", "10.96.0.2"} }, "10.96.0.2", []string{"default/web:http tcp IPv4", "default/web:more tcp IPv4"}},
 	"clusterIPs disagree":      {func(svc *corev1.Service) { svc.Spec.ClusterIPs = []string{"10.96.0.2"} }, "10.96.0.2", []string{"default/web:http tcp IPv4", "default/web:more tcp IPv4"}},
-	"source ranges": {func(svc *corev1.Service) {
-		svc.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0/24", "2001:db8::/32"}
-	}, "loadBalancerSourceRanges is not enforced yet", []string{"default/web:http tcp IPv4", "default/web:more tcp IPv4"}},
-	"external traffic policy": {func(svc *corev1.Service) { svc.Spec.ExternalTrafficPolicy = "Local" }, "externalTrafficPolicy Local is not honored yet", []string{"default/web:http tcp IPv4", "default/web:more tcp IPv4"}},
+	"source ranges, no load balancer": {func(svc *corev1.Service) {
+		svc.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0/24"}
+	}, "type ClusterIP has none", []string{"default/web:http tcp IPv4", "default/web:more tcp IPv4"}},
+	"external traffic policy": {func(svc *corev1.Service) { svc.Spec.ExternalTrafficPolicy = "OnlyLocal" }, `spec.externalTrafficPolicy "OnlyLocal" is unknown and Cluster is used`, []string{"default/web:http tcp IPv4", "default/web:more tcp IPv4"}},
 	"internal traffic policy": {func(svc *corev1.Service) {
-		svc.Spec.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicyLocal)
-	}, "internalTrafficPolicy Local is not honored yet", []string{"default/web:http tcp IPv4", "default/web:more tcp IPv4"}},
+		svc.Spec.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicy("local"))
+	}, `spec.internalTrafficPolicy "local" is unknown and Cluster is used`, []string{"default/web:http tcp IPv4", "default/web:more tcp IPv4"}},
 	"externalIP link-local": {func(svc *corev1.Service) { svc.Spec.ExternalIPs = []string{"169.254.169.254"} }, "link-local", []string{"default/web:http tcp IPv4", "default/web:more tcp IPv4"}},
 }
 
@@ -201,18 +199,6 @@ func TestBadServiceLosesOnlyWhatIsBad(t *testing.T) {
 			equal(t, "ports", names(snapshot), c.left)
 		})
 	}
-}
-
-func TestNodeAddressesHaveThePrimaryOfEachFamilyFirst(t *testing.T) {
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}
-	for _, a := range strings.Fields("172.20.1.2 172.20.1.5 x fd00::2 fd00::5") {
-		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a})
-	}
-	node.Status.Addresses = append(node.Status.Addresses,
-		corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: "192.0.2.2"}, corev1.NodeAddress{Type: corev1.NodeHostName, Address: "node"})
-	snapshot, notices := build(source.Objects{Node: node})
-	equal(t, "node IPs", texts(snapshot.NodeIPs), []string{"172.20.1.2", "fd00::2", "172.20.1.5", "fd00::5"})
-	onlyNotice(t, notices, "Node node", `"x"`)
 }
 
 func TestUnchangedPortsKeepTheirPointer(t *testing.T) {
