@@ -75,28 +75,6 @@ func TestAddressesAreReadAsTheAPIAlwaysReadThem(t *testing.T) {
 		[]string{"10.244.1.9:8080", "172.30.0.41", "192.0.2.1"})
 }
 
-func TestTypeDecidesWhichPortalsCount(t *testing.T) {
-	for _, c := range []struct {
-		kind     corev1.ServiceType
-		nodePort uint16
-		balanced int
-	}{
-		{corev1.ServiceTypeClusterIP, 0, 0},
-		{corev1.ServiceTypeNodePort, 30080, 0},
-		{corev1.ServiceTypeLoadBalancer, 30080, 1},
-	} {
-		typed := func(svc *corev1.Service) {
-			svc.Spec.Type = c.kind
-			svc.Spec.Ports[0].NodePort = 30080
-			svc.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "198.51.100.1"}}
-		}
-		p := buildQuietly(t, source.Objects{Services: []*corev1.Service{newService("web", "10.96.0.1", typed)}}).Ports[0]
-		if p.NodePort != c.nodePort || len(p.LoadBalancerIPs) != c.balanced {
-			t.Errorf("%s: nodePort %d, %d load-balancer addresses", c.kind, p.NodePort, len(p.LoadBalancerIPs))
-		}
-	}
-}
-
 // notOurs are Services that have no port, silently.
 var notOurs = map[string]func(*corev1.Service){
 	"headless":      func(svc *corev1.Service) { svc.Spec.ClusterIP = "None"; svc.Spec.ClusterIPs = []string{"None"} },
@@ -152,11 +130,12 @@ var badServices = map[string]struct {
 		func(svc *corev1.Service) { svc.Name = `web" -j ACCEPT` }, "not a DNS label", nil},
 	"port name with a quote": {
 		func(svc *corev1.Service) { svc.Spec.Ports[0].Name = "a\"\nb" }, "not a DNS label", []string{"default/web:more tcp IPv4"}},
-	"port zero":             {func(svc *corev1.Service) { svc.Spec.Ports[0].Port = 0 }, "1-65535", []string{"default/web:more tcp IPv4"}},
-	"port too high":         {func(svc *corev1.Service) { svc.Spec.Ports[0].Port = 65616 }, "65616", []string{"default/web:more tcp IPv4"}},
-	"sctp":                  {func(svc *corev1.Service) { svc.Spec.Ports[0].Protocol = "SCTP" }, "SCTP", []string{"default/web:more tcp IPv4"}},
-	"protocol unknown":      {func(svc *corev1.Service) { svc.Spec.Ports[0].Protocol = "Tcp" }, "TCP or UDP", []string{"default/web:more tcp IPv4"}},
-	"two ports of one name": {func(svc *corev1.Service) { svc.Spec.Ports[0].Name = "more" }, "rename", []string{"default/web:more tcp IPv4"}},
+	"port zero":               {func(svc *corev1.Service) { svc.Spec.Ports[0].Port = 0 }, "1-65535", []string{"default/web:more tcp IPv4"}},
+	"port too high":           {func(svc *corev1.Service) { svc.Spec.Ports[0].Port = 65616 }, "65616", []string{"default/web:more tcp IPv4"}},
+	"sctp":                    {func(svc *corev1.Service) { svc.Spec.Ports[0].Protocol = "SCTP" }, "SCTP", []string{"default/web:more tcp IPv4"}},
+	"protocol unknown":        {func(svc *corev1.Service) { svc.Spec.Ports[0].Protocol = "Tcp" }, "TCP or UDP", []string{"default/web:more tcp IPv4"}},
+	"two ports of one name":   {func(svc *corev1.Service) { svc.Spec.Ports[0].Name = "more" }, "rename", []string{"default/web:more tcp IPv4"}},
+	"two ports of one number": {func(svc *corev1.Service) { svc.Spec.Ports[0].Port = 81 }, "clusterIP 10.96.0.1:81/tcp of default/web:more is already that of default/web:http", []string{"default/web:http tcp IPv4"}},
 	"nodePort too high": {
 		func(svc *corev1.Service) {
 			svc.Spec.Type = corev1.ServiceTypeLoadBalancer

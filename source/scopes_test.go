@@ -30,7 +30,6 @@ func scopes(p *service.Port) []string {
 
 func TestTrafficPoliciesDecideWhoGetsWhichEndpoints(t *testing.T) {
 	const clusterAll, clusterLocal = "clusterIP anyone Cluster", "clusterIP anyone Local"
-	noNodePort := nodePort(0)
 	for name, c := range map[string]struct {
 		edits []func(*corev1.Service)
 		want  []string
@@ -44,8 +43,7 @@ func TestTrafficPoliciesDecideWhoGetsWhichEndpoints(t *testing.T) {
 		"external, externalIP": {[]func(*corev1.Service){trafficPolicies("", "Local"), externalIPs("192.0.2.1")}, []string{clusterAll, "externalIP inside Cluster", "externalIP outside Local"}},
 		"external, balanced": {[]func(*corev1.Service){trafficPolicies("", "Local"), nodePort(30080), balanced("192.0.2.1")},
 			[]string{clusterAll, "loadBalancer inside Cluster", "loadBalancer outside Local", "nodePort inside Cluster", "nodePort outside Local"}},
-		// allocateLoadBalancerNodePorts: false
-		"external, balanced without node port": {[]func(*corev1.Service){trafficPolicies("", "Local"), noNodePort, balanced("192.0.2.1")},
+		"external, balanced without node port": {[]func(*corev1.Service){trafficPolicies("", "Local"), balanced("192.0.2.1")},
 			[]string{clusterAll, "loadBalancer inside Cluster", "loadBalancer outside Local"}},
 	} {
 		t.Run(name, func(t *testing.T) {

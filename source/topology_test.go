@@ -112,7 +112,7 @@ var endpointChoices = []struct {
 	{"hint of one not ready, for our zone", "a", hidden("", ""), "3?=a 4=b 5=b", "4 5", "", "4 5", "-", "-"},
 	{"one not ready without hint", "a", hidden("", ""), "3=a 4=b 5?", "3", "", "3", "-", "-"},
 	{"terminating ones know no hints", "a", hidden("", ""), "3~=a 4~=b", "3 4", "", "3 4", "-", "-"},
-	{"ready though terminating", "a", hidden("", ""), "3!=a 4=b 5~=a", "3", "", "3", "-", "-"},
+	{"ready though terminating (publishNotReadyAddresses)", "a", hidden("", ""), "3!=a 4=b 5~=a", "3", "", "3", "-", "-"},
 	{"hints for nodes only, none for ours", "a", hidden("", ""), "3=/n2 4=/n3", "3 4", "", "3 4", "-", "-"},
 	{"hint for our node, zones of others", "b", hidden("", ""), "3=a/n2,n1 4=b/n3", "3", "", "3", "-", "-"},
 	{"both Local, here only one that terminates", "none", exposed("Local", "Local"), "0 +1~", "0", "1", "1", "0", "1"},
