@@ -14,9 +14,9 @@ import (
 // returned. prev may be nil.
 //
 // The objects are expected as an API server gives them: defaults filled in. They
-// need not be valid: what cannot be served is left out and said in a Notice. Services that are not for us by design (headless,
-// ExternalName, or labelled for another proxy) are left out silently, with their
-// slices.
+// need not be valid: what cannot be served is left out and said in a Notice. Services
+// that are not for us by design (headless, ExternalName, or labelled for another proxy)
+// are left out silently, with their slices.
 func Build(prev *service.Snapshot, in Objects, o Options) (*service.Snapshot, []Notice) {
 	var said notices
 	slicesOf := groupSlices(in, &said)

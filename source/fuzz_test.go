@@ -27,9 +27,6 @@ spec:
   clusterIPs: [10.0.0.1, "fd00::1"]
   externalIPs: [192.0.2.1]
   ports: [{name: a, port: 80, nodePort: 30080}, {name: b, port: 53, protocol: UDP}]
-  internalTrafficPolicy: Local
-  externalTrafficPolicy: Local
-  loadBalancerSourceRanges: [192.0.2.0/24, "fd00::/8"]
   sessionAffinity: ClientIP
   sessionAffinityConfig: {clientIP: {timeoutSeconds: 5}}
 status: {loadBalancer: {ingress: [{ip: 192.0.2.2, ipMode: VIP}]}}
@@ -38,8 +35,28 @@ apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
 metadata: {name: w, labels: {kubernetes.io/service-name: w}}
 addressType: IPv4
-endpoints: [{addresses: [10.1.0.1], conditions: {ready: false, terminating: true}}, {addresses: [10.1.0.2], zone: z, nodeName: node, hints: {forZones: [{name: z}], forNodes: [{name: m}]}}]
+endpoints: [{addresses: [10.1.0.1], conditions: {ready: false, terminating: true}}, {addresses: [10.1.0.2], zone: z}]
 ports: [{name: a, port: 8080}, {name: b, port: 5353, protocol: UDP}]
+`
+
+// fuzzSeedOfPlaces has the fields that say who is where and who gets what.
+const fuzzSeedOfPlaces = `apiVersion: v1
+kind: Service
+metadata: {name: w}
+spec:
+  type: LoadBalancer
+  clusterIP: 10.0.0.1
+  ports: [{port: 80, nodePort: 30080}]
+  internalTrafficPolicy: Local
+  externalTrafficPolicy: Local
+  loadBalancerSourceRanges: [192.0.2.0/24]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: w, labels: {kubernetes.io/service-name: w}}
+addressType: IPv4
+endpoints: [{addresses: [10.1.0.2], nodeName: node, hints: {forZones: [{name: z}], forNodes: [{name: n}]}}]
+ports: [{port: 8080}]
 ---
 apiVersion: v1
 kind: Node
@@ -53,6 +70,7 @@ func FuzzManifests(f *testing.F) {
 	f.Add([]byte(endpointsManifest))
 	f.Add([]byte(broken))
 	f.Add([]byte(fuzzSeed))
+	f.Add([]byte(fuzzSeedOfPlaces))
 	f.Add([]byte(`{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"Node","metadata":{"name":"node"},"status":{"addresses":[{"type":"InternalIP","address":"172.20.1.2"}]}}]}{"apiVersion":"v1","kind":"Pod"}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		ctx, cancel := context.WithCancel(t.Context())
