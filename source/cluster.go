@@ -37,7 +37,7 @@ func newCluster() *cluster {
 	}
 	c.services = table[*corev1.Service]{mu: &c.mu, trim: trimService, replaced: c.serviceReplaced, wrote: c.nudge}
 	c.slices = table[*discoveryv1.EndpointSlice]{mu: &c.mu, trim: trimSlice, replaced: c.sliceReplaced, wrote: c.nudge}
-	c.nodes = table[*corev1.Node]{mu: &c.mu, trim: trimNode, wrote: c.nudge}
+	c.nodes = table[*corev1.Node]{mu: &c.mu, trim: trimNode, replaced: c.nodeReplaced, wrote: c.nudge}
 	return c
 }
 
@@ -74,6 +74,17 @@ func (c *cluster) sliceReplaced(before, after *discoveryv1.EndpointSlice) {
 	}
 }
 
+// nodeReplaced touches every Service when the node is in another zone: each may have
+// endpoints that hints keep for one.
+func (c *cluster) nodeReplaced(before, after *corev1.Node) {
+	if zoneOf(before) == zoneOf(after) {
+		return
+	}
+	for k := range c.services.objects {
+		c.touched[k] = struct{}{}
+	}
+}
+
 // ownerOf names the Service a slice belongs to, with an empty name for none.
 func ownerOf(slice *discoveryv1.EndpointSlice) key {
 	return key{slice.Namespace, slice.Labels[discoveryv1.LabelServiceName]}
@@ -87,15 +98,17 @@ func (c *cluster) listed() bool {
 	return c.services.listed && c.slices.listed
 }
 
-// node returns the Node of that name, or nil.
-func (c *cluster) node(name string) *corev1.Node {
+// hasNode reports whether there is a Node of that name with an address.
+func (c *cluster) hasNode(name string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.nodes.objects[key{name: name}]
+	node := c.nodes.objects[key{name: name}]
+	return node != nil && len(nodeIPs(node, func(string, ...any) {})) > 0
 }
 
-// take returns the Services touched since the last call.
-func (c *cluster) take() []change {
+// take returns the Services touched since the last call, and the Node of that name, or
+// nil. It is one look, so that a zone never comes without the Services it touches.
+func (c *cluster) take(node string) ([]change, *corev1.Node) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	changes := make([]change, 0, len(c.touched))
@@ -103,5 +116,5 @@ func (c *cluster) take() []change {
 		changes = append(changes, change{k, c.services.objects[k], slices.Clone(c.slicesOf[k])})
 	}
 	clear(c.touched)
-	return changes
+	return changes, c.nodes.objects[key{name: node}]
 }

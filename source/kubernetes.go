@@ -27,7 +27,8 @@ type Kubernetes struct {
 	// Config says where the API server is and who we are. Without a ContentType, the
 	// objects are asked for in protobuf, or else in JSON.
 	Config *rest.Config
-	// NodeName names the Node object of this node. Empty: none is read.
+	// NodeName names the Node object of this node, and is as in Options. Empty: no
+	// Node is read.
 	NodeName string
 	// NodeWait is how long the first Snapshot waits for the Node object and its
 	// addresses. Zero: 30 s, as kube-proxy.
@@ -116,10 +117,10 @@ func (k *Kubernetes) follow(ctx context.Context, known *cluster, log *slog.Logge
 	if !k.awaitFirst(ctx, known, log) {
 		return
 	}
-	b := newBuilder(Options{KnownBalancer: k.KnownBalancer})
+	b := newBuilder(Options{NodeName: k.NodeName, KnownBalancer: k.KnownBalancer})
 	var last *service.Snapshot
 	for {
-		next, fresh := b.apply(known.take(), known.node(k.NodeName))
+		next, fresh := b.apply(known.take(k.NodeName))
 		for _, n := range fresh {
 			log.Warn(n.Text, "object", n.Object)
 		}
@@ -161,7 +162,7 @@ func (k *Kubernetes) awaitFirst(ctx context.Context, known *cluster, log *slog.L
 			}
 			waitsForNode = false
 		case <-known.changed:
-			waitsForNode = waitsForNode && len(nodeIPs(known.node(k.NodeName), &notices{})) == 0
+			waitsForNode = waitsForNode && !known.hasNode(k.NodeName)
 		}
 	}
 }

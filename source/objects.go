@@ -20,6 +20,9 @@ type Objects struct {
 
 // Options is what Build must be told beside the objects.
 type Options struct {
+	// NodeName is the name by which endpoints and hints know this node. Empty: no
+	// endpoint is Local.
+	NodeName string
 	// KnownBalancer reports whether a balancing policy of that name exists; it
 	// checks the annotation kube-splice.io/balancer. Nil accepts every name.
 	KnownBalancer func(name string) bool
