@@ -72,7 +72,7 @@ func (l *listener) update(port *service.Port, defaultBalancer string) error {
 			policy = defaultBalancer
 		}
 		eligible := port.Eligible(service.Cluster)
-		l.balancer.Update(policy, port.Policy.Affinity, eligible)
+		l.balancer.Update(policy, port.Policy.Affinity, balancer.Eligible{service.Cluster: eligible})
 		l.eligible.Store(int64(len(eligible)))
 		l.port.Store(port)
 	}
@@ -83,7 +83,7 @@ func (l *listener) update(port *service.Port, defaultBalancer string) error {
 // gone too and the listener can be closed.
 func (l *listener) leave() error {
 	l.left = true
-	l.balancer.Update("", 0, nil)
+	l.balancer.Update("", 0, balancer.Eligible{})
 	l.eligible.Store(0)
 	return l.setParked(true)
 }
