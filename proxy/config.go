@@ -24,7 +24,8 @@ type Config struct {
 	KeepPorts map[service.ListenerName]uint16
 	// Direct serves clients that connect to the listeners themselves. Otherwise
 	// only connections that a rule led here from one of the Service port's portals
-	// are served, and node ports are held against other programs.
+	// are served, source ranges are judged, and node ports are held against other
+	// programs.
 	Direct bool
 	// Mark is set on the sockets of backend connections (SO_MARK, socket(7));
 	// 0 sets none. It needs CAP_NET_ADMIN.
