@@ -39,6 +39,7 @@ var onlyImporter = map[string][]string{
 	"github.com/fsnotify/":           {"source"},
 	"github.com/coreos/go-iptables/": {"redirect"},
 	"github.com/spf13/":              {"cmd/kube-splice"},
+	"github.com/gaissmai/":           {"proxy"},
 	"github.com/vishvananda/":        {"redirect", "lab"},
 	"github.com/hashicorp/":          {"status"},
 	"github.com/prometheus/":         {"status"},

@@ -19,12 +19,13 @@ type Config struct {
 	// Ports is where listener ports are taken from; the zero value means the
 	// kernel's range of ephemeral ports.
 	Ports PortRange
-	// KeepPorts names the listener port each Service port had in an earlier life;
-	// it is taken again where it is free, if the first Snapshot has the Service port.
+	// KeepPorts names the port each listener had in an earlier life; it is taken again
+	// where it is free, if the first Snapshot calls for the listener.
 	KeepPorts map[service.ListenerName]uint16
 	// Direct serves clients that connect to the listeners themselves. Otherwise
 	// only connections that a rule led here from one of the Service port's portals
-	// are served, and node ports are held against other programs.
+	// are served, source ranges are judged, and node ports are held against other
+	// programs.
 	Direct bool
 	// Mark is set on the sockets of backend connections (SO_MARK, socket(7));
 	// 0 sets none. It needs CAP_NET_ADMIN.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/kube-splice/kube-splice/proxy"
+	"github.com/kube-splice/kube-splice/service"
 )
 
 var ended = time.Date(2026, 11, 30, 12, 0, 0, 5e6, time.UTC)
@@ -68,6 +69,14 @@ func TestConnectionLogKeysAreThereWhenNothingIsKnown(t *testing.T) {
 	}
 	if line["backend"] != "" || line["error"] != "" || line["original"] != "" {
 		t.Errorf("what is not known is not empty: %v", line)
+	}
+}
+
+func TestConnectionLogTellsWhoGotLocalEndpointsOnly(t *testing.T) {
+	local := aRecord()
+	local.Scope = service.Local
+	if line := written(t, true, local); !strings.Contains(line, `"policy":"local"`) {
+		t.Errorf("line %s, want the policy in it", line)
 	}
 }
 

@@ -229,6 +229,12 @@ func tryConnect(address string) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
+	return greeted(conn)
+}
+
+// greeted waits for the name that an echo server says.
+func greeted(conn net.Conn) (*client, error) {
+	var err error
 	c := &client{Conn: conn, lines: bufio.NewReader(conn)}
 	_ = conn.SetDeadline(time.Now().Add(15 * time.Second))
 	c.name, err = c.lines.ReadString('\n')
@@ -259,13 +265,15 @@ func wantRefused(t testing.TB, address string) {
 	}
 }
 
+func isReset(err error) bool { return errors.Is(err, syscall.ECONNRESET) }
+
 func wantReset(t testing.TB, address string) {
 	t.Helper()
 	c, err := tryConnect(address)
 	if err == nil {
 		_ = c.Close()
 	}
-	if !errors.Is(err, syscall.ECONNRESET) {
+	if !isReset(err) {
 		t.Errorf("connection to %s: %v, want reset", address, err)
 	}
 }

@@ -143,6 +143,6 @@ func drain(env environment, p *proxy.Proxy, o options, log *slog.Logger) {
 	log.Info("stopping: no new connections", "open connections", p.Counts().Active, "drain timeout", o.drainTimeout)
 	p.Shutdown(ctx)
 	c := p.Counts()
-	log.Info("stopped", "connections", c.Accepted, "not led here", c.RefusedDirect,
+	log.Info("stopped", "connections", c.Accepted, "not led here", c.RefusedDirect, "denied", c.Denied,
 		"without an endpoint", c.NoEndpoints, "without an answer", c.DialFailed, "failed dials", c.FailedTries, "affinity records evicted", c.Evicted)
 }
