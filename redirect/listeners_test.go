@@ -29,11 +29,16 @@ func TestListenersAreFoundInTheKernel(t *testing.T) {
 		bound := binding("shop/bound", service.TCP, service.ClusterIP, "fd00:10:96::66", 80, 0)
 		bound.Listener = netip.AddrPortFrom(nodeIPv6, 40099)
 		bindings = append(bindings, bound, binding("shop/only-node-port", service.UDP, service.NodePort, "", 30099, 40098))
+		local := binding("shop/local", service.TCP, service.ClusterIP, "10.96.0.77", 80, 40077)
+		local.Portal.Scope = service.Local
+		bindings = append(bindings, local)
+		bindings = append(bindings, apart(binding("shop/apart", service.TCP, service.NodePort, "", 30088, 40080), 40081)...)
+		bindings = append(bindings, apart(binding("shop/apart", service.TCP, service.ExternalIP, "2001:db8:2::88", 80, 40082), 40083)...)
 		n.sync(n.open(redirect.Config{}), rules(bindings...))
 		n.run("iptables -t nat -I KUBE-PORTALS-CONTAINER -p tcp --dport 1 -j REDIRECT --to-ports 2")
 		want := map[service.ListenerName]uint16{}
 		for _, b := range bindings {
-			want[service.ListenerName{Name: b.Name}] = b.Listener.Port()
+			want[service.ListenerName{Name: b.Name, Scope: b.Portal.Scope}] = b.Listener.Port()
 		}
 		if got := listeners(); !maps.Equal(got, want) {
 			t.Errorf("got %v\nwant %v", got, want)
