@@ -120,6 +120,10 @@ func TestEveryWayToTellPodsReadsBackAsWritten(t *testing.T) {
 			if got := written(r); got != [4]int{} {
 				t.Errorf("%v: %v commands for rules in force:\n%s", pods, got, n.saved())
 			}
+			lines := slices.Collect(strings.Lines(n.run("iptables -t nat -S KUBE-NODEPORT-CONTAINER")))
+			if slices.Sort(lines); len(slices.Compact(slices.Clone(lines))) != len(lines) {
+				t.Errorf("%v: a rule is there twice:\n%s", pods, lines)
+			}
 		}
 	})
 }

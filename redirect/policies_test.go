@@ -177,8 +177,11 @@ func TestAPortalIsOfOneServiceForAllClients(t *testing.T) {
 		gone     int // the listener that nothing is to lead to
 		stay     []int
 	}{
-		"anyone comes first":   {append([]service.Binding{shared("shop/a", 40001)}, apart(shared("shop/b", 40002), 40002)...), 40002, []int{40001}},
-		"inside comes first":   {append(apart(shared("shop/b", 40001), 40002), shared("shop/a", 40003)), 40003, []int{40001, 40002}},
+		"anyone comes first": {append([]service.Binding{shared("shop/a", 40001)}, apart(shared("shop/b", 40002), 40002)...), 40002, []int{40001}},
+		"inside comes first": {append(apart(shared("shop/b", 40001), 40002), shared("shop/a", 40003)), 40003, []int{40001, 40002}},
+		"clusterIP and other": {append([]service.Binding{binding("shop/web", service.TCP, service.ClusterIP, "198.51.100.1", 80, 40001)},
+			twice(service.ExternalIP, 40002)...), 40002, []int{40001}},
+		"one portal, 2 times":  {append(twice(service.LoadBalancer, 40001), twice(service.LoadBalancer, 40003)...), 40003, []int{40001, 40002}},
 		"one Service, 2 kinds": {append(twice(service.LoadBalancer, 40001), twice(service.ExternalIP, 40003)...), 40003, []int{40001, 40002}},
 	} {
 		n := newNode(t)
