@@ -47,6 +47,7 @@ func TestRulesAreAsInTheGoldenFiles(t *testing.T) {
 		{"bound", redirect.Config{}, bound},
 		{"node-port-addresses", redirect.Config{NodePortAddresses: nodePorts(t, "192.0.2.0/24", " 10.0.0.1/8 ", "primary")},
 			rules(binding("shop/web:http", service.TCP, service.NodePort, "", 30080, 40001))},
+		{"policies", redirect.Config{}, policies()},
 		{"empty", redirect.Config{}, rules()},
 	}
 	forEachBackend(t, func(t *testing.T, p *programs) {

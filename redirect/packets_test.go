@@ -27,7 +27,12 @@ type cluster struct {
 
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
-	l, err := lab.New(lab.Config{Pods: 1, OneNode: true})
+	return newClusterOf(t, lab.Config{Pods: 1, OneNode: true})
+}
+
+func newClusterOf(t *testing.T, config lab.Config) *cluster {
+	t.Helper()
+	l, err := lab.New(config)
 	if err != nil {
 		t.Fatal(err)
 	}

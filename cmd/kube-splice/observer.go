@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/kube-splice/kube-splice/proxy"
+	"github.com/kube-splice/kube-splice/redirect"
 	"github.com/kube-splice/kube-splice/service"
 	"github.com/kube-splice/kube-splice/status"
 )
@@ -72,8 +73,11 @@ func (ob *observer) queued(snap *service.Snapshot) {
 	}
 }
 
-// synced says what came of writing rules, and how long it took.
-func (ob *observer) synced(took time.Duration, err error) {
+// synced says what came of writing rules, how long it took, and how many there are.
+func (ob *observer) synced(took time.Duration, counts []redirect.TableCount, err error) {
+	for _, c := range counts {
+		ob.metrics.Rules(c.Table, c.Family, c.Total, c.Written)
+	}
 	if err != nil {
 		ob.metrics.Error("rules")
 	}
