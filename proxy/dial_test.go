@@ -64,7 +64,7 @@ func TestClientIsResetAtOnceWhenEveryEndpointRefuses(t *testing.T) {
 }
 
 func TestClientIsResetWhenTheDialBudgetIsSpent(t *testing.T) {
-	const budget = 1500 * time.Millisecond
+	const budget = 3 * time.Second
 	r := newRig(t, func(c *proxy.Config) { c.DialTimeout = budget })
 	at := r.open(newPort("web", silentEndpoint, otherSilentEndpoint))[0]
 	started, watch := time.Now(), lab.StartStopwatch()

@@ -96,7 +96,7 @@ func TestDialsToSilentEndpointsEndWithinTheBudget(t *testing.T) {
 	c.silence("pod-a")
 	c.silence("pod-b")
 	c.publish(podA, podB)
-	const budget = 1500 * time.Millisecond
+	const budget = 3 * time.Second
 	p := c.start("--dial-timeout", budget.String())
 
 	started, watch := time.Now(), lab.StartStopwatch()
