@@ -283,7 +283,7 @@ func TestIdleTimeoutOfAServiceEndsItsIdleConnections(t *testing.T) {
 	a, _ := echo(t, "a", "10.88.0.11:0")
 	r := newRig(t)
 	p := newPort("web", a)
-	p.Policy = service.Policy{IdleTimeout: 200 * time.Millisecond}
+	p.Policy = service.Policy{IdleTimeout: 2 * time.Second}
 	connect(t, r.open(p)[0]).roundTrip(t)
 	if rec := r.record(); rec.Close != proxy.IdleLimit || rec.Up != 6 {
 		t.Errorf("record %+v, want idle after 6 bytes", rec)

@@ -78,9 +78,9 @@ func TestLockOfAnotherProgramIsWaitedFor(t *testing.T) {
 	n := newNode(t)
 	r := n.open(redirect.Config{LockWait: time.Second})
 	release := holdLock(t)
+	start := time.Now()
 	timer := time.AfterFunc(2500*time.Millisecond, release)
 	defer timer.Stop()
-	start := time.Now()
 	n.sync(r, every())
 	if took := time.Since(start); took < 2*time.Second {
 		t.Errorf("Sync took %v: the lock was not in its way", took)
