@@ -27,7 +27,7 @@ func TestStopwatchDoesNotCountABusyMachine(t *testing.T) {
 
 func TestStopwatchCountsIdleTime(t *testing.T) {
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
-		watch, started := lab.StartStopwatch(), time.Now()
+		started, watch := time.Now(), lab.StartStopwatch()
 		time.Sleep(300 * time.Millisecond)
 		counted, passed := watch.Elapsed(), time.Since(started)
 		if counted > passed {
