@@ -201,7 +201,7 @@ func TestUDPAnswersComeFromThePortal(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				conn.SetDeadline(time.Now().Add(time.Second))
+				conn.SetDeadline(time.Now().Add(10 * time.Second))
 				io.WriteString(conn, "ping")
 				if _, err := io.ReadFull(conn, make([]byte, 4)); err != nil {
 					t.Errorf("from %s to %s: %v", from.Name, address, err)
