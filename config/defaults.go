@@ -20,8 +20,8 @@ func Default() *Configuration {
 
 // The ports of kube-proxy's two servers.
 const (
-	healthzPort = 10256
-	metricsPort = 10249
+	HealthzPort = 10256
+	MetricsPort = 10249
 )
 
 // minSyncPeriod is shorter than kube-proxy's second: there, a sync writes the rules
@@ -42,7 +42,7 @@ func SetDefaults(c *Configuration) {
 	}
 	setDefault(&c.HealthzBindAddress, all)
 	setDefault(&c.MetricsBindAddress, loopback)
-	CompletePorts(c)
+	CompletePorts(c, HealthzPort, MetricsPort)
 	setDefault(&c.DetectLocalMode, "ClusterCIDR")
 	setPointer(&c.OOMScoreAdj, -999)
 	setDefault(&c.ConfigSyncPeriod.Duration, 15*time.Minute)
@@ -72,11 +72,10 @@ func setModeDefaults(c *Configuration) {
 	setPointer(&c.IPTables.LocalhostNodePorts, true)
 }
 
-// CompletePorts adds kube-proxy's ports to the addresses of its two servers where
-// they have none.
-func CompletePorts(c *Configuration) {
-	c.HealthzBindAddress = withPort(c.HealthzBindAddress, healthzPort)
-	c.MetricsBindAddress = withPort(c.MetricsBindAddress, metricsPort)
+// CompletePorts adds ports to the addresses of the two servers where they have none.
+func CompletePorts(c *Configuration, healthz, metrics int) {
+	c.HealthzBindAddress = withPort(c.HealthzBindAddress, healthz)
+	c.MetricsBindAddress = withPort(c.MetricsBindAddress, metrics)
 }
 
 func withPort(address string, port int) string {

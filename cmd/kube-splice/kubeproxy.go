@@ -49,7 +49,7 @@ func (s *settings) fromFlags() {
 	if k.metricsPort == 0 {
 		c.MetricsBindAddress = ""
 	}
-	config.CompletePorts(c)
+	config.CompletePorts(c, int(k.healthzPort), int(k.metricsPort))
 	if c.Mode == "nftables" { // it has no flags of its own
 		c.NFTables.SyncPeriod, c.NFTables.MinSyncPeriod = c.IPTables.SyncPeriod, c.IPTables.MinSyncPeriod
 		c.NFTables.MasqueradeAll, c.IPTables.MasqueradeAll = c.IPTables.MasqueradeAll, false

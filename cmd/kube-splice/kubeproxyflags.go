@@ -77,8 +77,8 @@ func (k *kubeProxyFlags) addFieldFlags(f *pflag.FlagSet) {
 	f.StringSliceVar(&c.NodePortAddresses, "nodeport-addresses", nil, "addresses of this node that answer on node ports: CIDRs, primary, localhost, all; default: all (the port is held on every address)")
 	f.StringVar(&c.HealthzBindAddress, "healthz-bind-address", c.HealthzBindAddress, "where /healthz and /livez answer; empty: nowhere")
 	f.StringVar(&c.MetricsBindAddress, "metrics-bind-address", c.MetricsBindAddress, "where /metrics and /proxyMode answer; empty: nowhere")
-	f.Int32Var(&k.healthzPort, "healthz-port", 10256, "old: 0 is an empty --healthz-bind-address, another one the port of one without")
-	f.Int32Var(&k.metricsPort, "metrics-port", 10249, "old: the same for --metrics-bind-address")
+	f.Int32Var(&k.healthzPort, "healthz-port", config.HealthzPort, "old: 0 is an empty --healthz-bind-address, another one the port of one without")
+	f.Int32Var(&k.metricsPort, "metrics-port", config.MetricsPort, "old: the same for --metrics-bind-address")
 	f.BoolVar(&c.BindAddressHardFail, "bind-address-hard-fail", false, "end when one of the addresses to answer at cannot be bound, rather than try again")
 	f.BoolVar(&c.EnableProfiling, "profiling", false, "serve /debug/pprof/ at the metrics address")
 	full, least := &c.IPTables.SyncPeriod.Duration, &c.IPTables.MinSyncPeriod.Duration
