@@ -134,7 +134,7 @@ func setNumber(path string, n int, log *slog.Logger) error {
 	if err := os.WriteFile(path, []byte(strconv.Itoa(n)), 0); err != nil {
 		return err
 	}
-	log.Info("set", "file", path, "value", n, "was", now)
+	log.Info("changed a kernel setting", "file", path, "value", n, "was", now)
 	return nil
 }
 

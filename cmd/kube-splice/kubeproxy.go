@@ -51,8 +51,10 @@ func (s *settings) fromFlags() {
 	}
 	config.CompletePorts(c, int(k.healthzPort), int(k.metricsPort))
 	if c.Mode == "nftables" { // it has no flags of its own
-		c.NFTables.SyncPeriod, c.NFTables.MinSyncPeriod = c.IPTables.SyncPeriod, c.IPTables.MinSyncPeriod
-		c.NFTables.MasqueradeAll, c.IPTables.MasqueradeAll = c.IPTables.MasqueradeAll, false
+		to, from, unset := &c.NFTables, &c.IPTables, config.Default().IPTables
+		to.SyncPeriod, from.SyncPeriod = from.SyncPeriod, unset.SyncPeriod
+		to.MinSyncPeriod, from.MinSyncPeriod = from.MinSyncPeriod, unset.MinSyncPeriod
+		to.MasqueradeAll, from.MasqueradeAll = from.MasqueradeAll, unset.MasqueradeAll
 	}
 	if k.fields.Changed("oom-score-adj") {
 		s.oomScore = c.OOMScoreAdj

@@ -190,6 +190,7 @@ var flagOf = map[string]string{
 	"logging.vmodule":                     "vmodule",
 	"metricsBindAddress":                  "metrics-bind-address",
 	"mode":                                "proxy-mode",
+	"nftables.masqueradeAll":              "masquerade-all",
 	"nftables.minSyncPeriod":              "iptables-min-sync-period",
 	"nftables.syncPeriod":                 "iptables-sync-period",
 	"nodePortAddresses":                   "nodeport-addresses",
