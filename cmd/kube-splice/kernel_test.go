@@ -58,8 +58,7 @@ func TestInAClusterTheKernelIsSetAsKubeProxySetsIt(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	c.kubeconfig = filepath.Join(t.TempDir(), "kubeconfig") // of a server that does not answer
-	check(t, os.WriteFile(c.kubeconfig, []byte(`{"kind":"Config","apiVersion":"v1","current-context":"c","contexts":[{"name":"c","context":{"cluster":"c"}}],
-		"clusters":[{"name":"c","cluster":{"server":"http://127.0.0.1:1"}}]}`), 0o600))
+	check(t, os.WriteFile(c.kubeconfig, []byte(kubeconfigOf("http://127.0.0.1:1")), 0o600))
 	p := c.launch("", "--conntrack-tcp-timeout-close-wait=0s", "--oom-score-adj=502")
 	before := c.sysctl(closeWait)
 	eventually(t, func() error {

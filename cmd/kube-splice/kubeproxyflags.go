@@ -16,25 +16,23 @@ import (
 type kubeProxyFlags struct {
 	config *config.Configuration // what the flags say
 
-	file         string
-	writeTo      string
-	initOnly     bool
-	master       string
-	hostname     string
-	healthzPort  int32
-	metricsPort  int32
-	udpTimeout   time.Duration
-	process      *pflag.FlagSet // in force with a file too
-	logging      *pflag.FlagSet // likewise, and stronger
-	fields       *pflag.FlagSet // those that a file replaces
-	meaningless  *pflag.FlagSet // likewise, and of no use here
-	everyFlagSet []*pflag.FlagSet
+	file        string
+	writeTo     string
+	initOnly    bool
+	master      string
+	hostname    string
+	healthzPort int32
+	metricsPort int32
+	udpTimeout  time.Duration
+	process     *pflag.FlagSet // in force with a file too
+	logging     *pflag.FlagSet // likewise, and stronger
+	fields      *pflag.FlagSet // those that a file replaces
+	meaningless *pflag.FlagSet // likewise, and of no use here
 }
 
 func newKubeProxyFlags() *kubeProxyFlags {
 	k := &kubeProxyFlags{config: config.Default()}
 	k.process, k.logging, k.fields, k.meaningless = newFlagSet(), newFlagSet(), newFlagSet(), newFlagSet()
-	k.everyFlagSet = []*pflag.FlagSet{k.process, k.fields, k.logging, k.meaningless}
 	k.addProcessFlags(k.process)
 	k.addLoggingFlags(k.logging)
 	k.addFieldFlags(k.fields)
