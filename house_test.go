@@ -30,12 +30,16 @@ var mayImport = map[string][]string{
 	"proxy":           {"service", "balancer", "proxy/relay"},
 	"status":          {"service", "balancer", "proxy"},
 	"lab":             {},
-	"cmd/kube-splice": {"service", "source", "balancer", "redirect", "proxy", "status", "lab"},
+	"config":          {},
+	"cmd/kube-splice": {"service", "source", "balancer", "redirect", "proxy", "status", "lab", "config"},
 }
 
 // onlyImporter says which package alone may import a module of others.
 var onlyImporter = map[string][]string{
-	"k8s.io/":                        {"source"},
+	"k8s.io/":                        {"source", "config"},
+	"k8s.io/client-go/":              {"source"},
+	"k8s.io/kube-proxy/":             {"config"},
+	"k8s.io/component-base/":         {"config"},
 	"github.com/fsnotify/":           {"source"},
 	"github.com/coreos/go-iptables/": {"redirect"},
 	"github.com/spf13/":              {"cmd/kube-splice"},

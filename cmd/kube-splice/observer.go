@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -36,7 +34,9 @@ type observer struct {
 
 // newObserver returns an observer that nobody can ask yet. Close ends it.
 func newObserver(o options, node string, log *slog.Logger) (*observer, error) {
-	metrics, err := status.NewMetrics(status.MetricsConfig{Version: programVersion(), Profiling: o.profiling, Log: log})
+	metrics, err := status.NewMetrics(status.MetricsConfig{
+		Version: programVersion(), Config: o.kubeProxy.config, Profiling: o.kubeProxy.config.EnableProfiling, Log: log,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -109,13 +109,14 @@ func (ob *observer) inForce(snap *service.Snapshot) {
 func (ob *observer) serve(ctx context.Context, o options, stderr io.Writer, log *slog.Logger) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	c := o.kubeProxy.config
 	var running sync.WaitGroup
 	errs := make(chan error, 2)
 	start := func(name, address string, handler http.Handler) {
 		if address == "" {
 			return
 		}
-		server := status.Server{Name: name, Address: address, HardFail: o.hardFail, Log: log}
+		server := status.Server{Name: name, Address: address, HardFail: c.BindAddressHardFail, Log: log}
 		running.Go(func() {
 			if err := server.Run(ctx, handler); err != nil {
 				errs <- err
@@ -123,8 +124,8 @@ func (ob *observer) serve(ctx context.Context, o options, stderr io.Writer, log 
 			}
 		})
 	}
-	start("health (--healthz-bind-address)", o.healthzAddress, ob.health)
-	start("metrics (--metrics-bind-address)", o.metricsAddress, ob.metrics)
+	start("health (--healthz-bind-address)", c.HealthzBindAddress, ob.health)
+	start("metrics (--metrics-bind-address)", c.MetricsBindAddress, ob.metrics)
 	running.Go(func() { ob.dumpAtSignal(ctx, stderr, log) })
 	running.Wait()
 	close(errs)
@@ -188,17 +189,4 @@ func healthChecks(snap *service.Snapshot, node string) []status.HealthCheck {
 		checks[i] = status.HealthCheck{Namespace: k.namespace, Service: k.service, Family: k.family, Port: port[k], LocalEndpoints: len(local[k])}
 	}
 	return checks
-}
-
-// checkHostPort returns why address is no host:port to listen on.
-func checkHostPort(address string) error {
-	host, port, err := net.SplitHostPort(address)
-	if err != nil {
-		return err
-	}
-	if _, err := netip.ParseAddr(host); err != nil && host != "" {
-		return errors.New("want an IP address before the port")
-	}
-	_, err = net.LookupPort("tcp", port)
-	return err
 }

@@ -15,14 +15,12 @@ import (
 
 // runProxy runs the proxy until ctx ends, then drains it.
 func runProxy(ctx context.Context, env environment, o options) error {
-	if err := o.validate(); err != nil {
+	log, node, err := prepare(env, &o)
+	if err != nil {
 		return err
 	}
-	log := newLog(env.Stderr, o.logFormat, o.verbosity)
-	node, err := o.nodeName()
-	if err != nil {
-		return fmt.Errorf("find this node's name (give --hostname-override): %w", err)
-	}
+	ctx, cancel := o.kubeProxy.untilFileChanges(ctx, log)
+	defer cancel()
 	from, place, err := openServices(env, o, node, log)
 	if err != nil {
 		return err
@@ -35,6 +33,7 @@ func runProxy(ctx context.Context, env environment, o options) error {
 		return err
 	}
 	defer in.close()
+	o.kubeProxy.applyToKernel(o.manifests == "", log)
 	records, err := openConnectionLog(env, o, log)
 	if err != nil {
 		return err
@@ -53,6 +52,19 @@ func runProxy(ctx context.Context, env environment, o options) error {
 	in.close()
 	drain(env, d.proxy, o, log)
 	return err
+}
+
+// prepare checks the options and returns the log and this node's name.
+func prepare(env environment, o *options) (log *slog.Logger, node string, err error) {
+	if err := o.validate(); err != nil {
+		return nil, "", err
+	}
+	log = newLog(env.Stderr, o.kubeProxy.config.Logging.Format, int(o.kubeProxy.config.Logging.Verbosity))
+	o.kubeProxy.say(log)
+	if node, err = o.nodeName(); err != nil {
+		return nil, "", fmt.Errorf("find this node's name (give --hostname-override): %w", err)
+	}
+	return log, node, nil
 }
 
 func proxyConfig(o options, in *redirection, record func(proxy.Record), log *slog.Logger) proxy.Config {

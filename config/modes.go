@@ -1,0 +1,31 @@
+package config
+
+import (
+	"net/netip"
+	"time"
+
+	netutils "k8s.io/utils/net"
+)
+
+// modes are the values of mode that run: kube-proxy's own, and the historical one.
+var modes = []string{"", "userspace", "iptables", "ipvs", "nftables"}
+
+// SyncPeriods returns how often all rules are read back from the kernel, and the
+// least time between two writings of rules. They are those of the mode, as in
+// kube-proxy; modes without periods of their own have those of iptables.
+func SyncPeriods(c *Configuration) (full, least time.Duration) {
+	switch c.Mode {
+	case "ipvs":
+		return c.IPVS.SyncPeriod.Duration, c.IPVS.MinSyncPeriod.Duration
+	case "nftables":
+		return c.NFTables.SyncPeriod.Duration, c.NFTables.MinSyncPeriod.Duration
+	default:
+		return c.IPTables.SyncPeriod.Duration, c.IPTables.MinSyncPeriod.Duration
+	}
+}
+
+// ParseIP reads an IP address as kube-proxy does, leading zeros and all.
+func ParseIP(text string) (addr netip.Addr, ok bool) {
+	addr, ok = netip.AddrFromSlice(netutils.ParseIPSloppy(text))
+	return addr.Unmap(), ok
+}
