@@ -15,6 +15,9 @@ import (
 // Configuration is kube-proxy's.
 type Configuration = v1alpha1.KubeProxyConfiguration
 
+// LocalMode is a way to tell packets of pods from others.
+type LocalMode = v1alpha1.LocalMode
+
 const (
 	kind       = "KubeProxyConfiguration"
 	apiVersion = v1alpha1.GroupName + "/v1alpha1"

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strconv"
@@ -150,6 +151,18 @@ func (f *faults) clusterCIDR(text string) {
 func isCIDR(text string) bool {
 	_, _, err := netutils.ParseCIDRSloppy(text)
 	return err == nil
+}
+
+// ClusterCIDRs returns the networks of a valid clusterCIDR, one a family at most. As in
+// kube-proxy, leading zeros of a number mean nothing.
+func ClusterCIDRs(c *Configuration) []netip.Prefix {
+	var cidrs []netip.Prefix
+	for text := range strings.SplitSeq(c.ClusterCIDR, ",") {
+		if _, cidr, err := netutils.ParseCIDRSloppy(text); err == nil {
+			cidrs = append(cidrs, netip.MustParsePrefix(cidr.String()))
+		}
+	}
+	return cidrs
 }
 
 func (f *faults) logging(c *Configuration) {

@@ -37,6 +37,7 @@ type options struct {
 	bind          netip.Addr
 	ports         proxy.PortRange
 	nodePortsOn   redirect.NodePortAddresses
+	pods          func(*service.Snapshot) redirect.PodTraffic
 	syncPeriod    time.Duration
 	minSyncPeriod time.Duration
 }
@@ -107,6 +108,8 @@ func (o *options) validateSettings() error {
 	found("bindAddress", errs[0])
 	found("portRange", errs[1])
 	found("nodePortAddresses", errs[2])
+	o.pods = podTraffic(c)
+	found(detectLocalField(c), o.pods(&service.Snapshot{}).Check())
 	o.syncPeriod, o.minSyncPeriod = config.SyncPeriods(c)
 	o.syncPeriod = max(o.syncPeriod, time.Second)
 	if _, known := balancer.Lookup(c.IPVS.Scheduler); known && o.balancer == "" {

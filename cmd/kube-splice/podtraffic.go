@@ -1,24 +1,33 @@
 package main
 
 import (
-	"net/netip"
-
+	"github.com/kube-splice/kube-splice/config"
 	"github.com/kube-splice/kube-splice/redirect"
 	"github.com/kube-splice/kube-splice/service"
 )
 
-// podTraffic says how packets of pods are told from others, by kube-proxy's
-// detectLocalMode: ClusterCIDR unless it is one of the other three. In the mode
-// NodeCIDR they follow the Node object, and rules with them, where kube-proxy ends to
-// be started again.
-func podTraffic(mode string, clusterCIDR []netip.Prefix, bridge, prefix string, snap *service.Snapshot) redirect.PodTraffic {
-	switch mode {
+// podTraffic returns what says how packets of pods are told from others, by
+// kube-proxy's detectLocalMode. In the mode NodeCIDR they follow the Node object, and
+// rules with them, where kube-proxy ends to be started again.
+func podTraffic(c *config.Configuration) func(*service.Snapshot) redirect.PodTraffic {
+	pods := redirect.PodTraffic{}
+	switch c.DetectLocalMode {
 	case "NodeCIDR":
-		return redirect.PodTraffic{CIDRs: snap.PodCIDRs}
+		return func(snap *service.Snapshot) redirect.PodTraffic { return redirect.PodTraffic{CIDRs: snap.PodCIDRs} }
 	case "BridgeInterface":
-		return redirect.PodTraffic{Interface: bridge}
+		pods.Interface = c.DetectLocal.BridgeInterface
 	case "InterfaceNamePrefix":
-		return redirect.PodTraffic{Interface: prefix + "+"}
+		pods.Interface = c.DetectLocal.InterfaceNamePrefix + "+"
+	default:
+		pods.CIDRs = config.ClusterCIDRs(c)
 	}
-	return redirect.PodTraffic{CIDRs: clusterCIDR}
+	return func(*service.Snapshot) redirect.PodTraffic { return pods }
+}
+
+// detectLocalField names the field that may hold the name of an interface.
+func detectLocalField(c *config.Configuration) string {
+	if c.DetectLocalMode == "BridgeInterface" {
+		return "detectLocal.bridgeInterface"
+	}
+	return "detectLocal.interfaceNamePrefix"
 }

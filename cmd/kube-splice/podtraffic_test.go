@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/kube-splice/kube-splice/config"
 	"github.com/kube-splice/kube-splice/redirect"
 	"github.com/kube-splice/kube-splice/service"
 )
@@ -19,7 +20,7 @@ func TestPodsAreToldByTheDetectLocalMode(t *testing.T) {
 		"BridgeInterface":     {Interface: "cbr0"},
 		"InterfaceNamePrefix": {Interface: "cali+"},
 	} {
-		got := podTraffic(mode, cluster, "cbr0", "cali", snap)
+		got := podTraffic(detecting(mode, "10.244.0.0/16,fd00:10:244::/56"))(snap)
 		if !(redirect.Rules{Pods: got}).Equal(redirect.Rules{Pods: want}) {
 			t.Errorf("mode %q: %v, want %v", mode, got, want)
 		}
@@ -27,7 +28,15 @@ func TestPodsAreToldByTheDetectLocalMode(t *testing.T) {
 			t.Errorf("mode %q: %v", mode, err)
 		}
 	}
-	if got := podTraffic("ClusterCIDR", nil, "cbr0", "cali", snap); got.CIDRs != nil || got.Interface != "" {
+	if got := podTraffic(detecting("ClusterCIDR", ""))(snap); got.CIDRs != nil || got.Interface != "" {
 		t.Errorf("without a cluster CIDR pods are told by %v", got)
 	}
+}
+
+// detecting is a configuration with everything that a mode may need.
+func detecting(mode, clusterCIDR string) *config.Configuration {
+	c := config.Default()
+	c.DetectLocalMode, c.ClusterCIDR = config.LocalMode(mode), clusterCIDR
+	c.DetectLocal.BridgeInterface, c.DetectLocal.InterfaceNamePrefix = "cbr0", "cali"
+	return c
 }

@@ -46,7 +46,7 @@ func runProxy(ctx context.Context, env environment, o options) error {
 	}
 	defer ob.close()
 	config := proxyConfig(o, in, both(ob.metrics.Record, records.record), log)
-	d := &daemon{proxy: proxy.New(config), rules: in.rules, observer: ob, period: o.syncPeriod, minPeriod: o.minSyncPeriod, log: log}
+	d := &daemon{proxy: proxy.New(config), rules: in.rules, pods: o.pods, observer: ob, period: o.syncPeriod, minPeriod: o.minSyncPeriod, log: log}
 	ob.metrics.Watch(d.proxy, records.log)
 	err = serve(ctx, env, o, d, from)
 	in.close()
