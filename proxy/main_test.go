@@ -19,6 +19,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/kube-splice/kube-splice/lab"
 	"github.com/kube-splice/kube-splice/proxy"
@@ -77,6 +78,9 @@ func changeAddress(change func(netlink.Link, *netlink.Addr) error, link, cidr st
 	addr, err := netlink.ParseAddr(cidr)
 	if err != nil {
 		return err
+	}
+	if addr.IP.To4() == nil {
+		addr.Flags = unix.IFA_F_NODAD // else it cannot be used at once
 	}
 	return change(l, addr)
 }
