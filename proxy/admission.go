@@ -62,31 +62,50 @@ var (
 	errDenied = errors.New("not in the source ranges of the load-balancer address")
 )
 
-// admit finds out where the client wanted to go, for rec, and whether this listener
-// serves that, and serves it to this client.
+// admit finds out where the client wanted to go and which endpoints it gets, for rec,
+// and whether this listener's Service port serves that, and serves it to this client.
 //
 // Where one address is a load balancer's and an externalIP too, it is guarded: the
 // portals of load balancers come first.
 func (p *Proxy) admit(l *listener, f *front, client *net.TCPConn, rec *Record) error {
 	if p.cfg.Direct {
 		rec.Original = addrPort(client.LocalAddr())
+		if !f.uses(l.scope) { // any more
+			rec.Scope = f.portals[0].Scope
+		}
 		return nil
 	}
 	var err error
 	if rec.Original, err = originalDestination(client); err != nil {
 		return fmt.Errorf("%w: %w", errDirect, err)
 	}
-	i := slices.IndexFunc(f.portals, func(portal service.Portal) bool {
-		return portal.Scope == l.scope && portal.Number == rec.Original.Port() &&
-			(portal.Kind == service.NodePort || portal.Addr == rec.Original.Addr())
-	})
+	portal, ok := f.portal(rec.Original, l.scope)
 	switch {
-	case i < 0:
+	case !ok:
 		return errDirect
-	case f.portals[i].Kind == service.LoadBalancer && f.ranges != nil && !f.ranges.Contains(rec.Client.Addr()):
+	case portal.Kind == service.LoadBalancer && f.ranges != nil && !f.ranges.Contains(rec.Client.Addr()):
 		return errDenied
 	}
+	rec.Scope = portal.Scope
 	return nil
+}
+
+// portal returns the portal that a client of a listener of that scope asked for. While
+// rules do not follow an edited traffic policy yet, clients come to a listener that
+// has no such portal any more; they get the endpoints of the portal as it is now.
+func (f *front) portal(asked netip.AddrPort, scope service.Scope) (found service.Portal, ok bool) {
+	for _, portal := range f.portals {
+		if portal.Number != asked.Port() || portal.Kind != service.NodePort && portal.Addr != asked.Addr() {
+			continue
+		}
+		if portal.Scope == scope {
+			return portal, true
+		}
+		if !ok {
+			found, ok = portal, true
+		}
+	}
+	return found, ok
 }
 
 // notAdmitted counts a client that was not admitted and returns how that is called.

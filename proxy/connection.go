@@ -8,6 +8,7 @@ import (
 
 	"github.com/kube-splice/kube-splice/balancer"
 	"github.com/kube-splice/kube-splice/proxy/relay"
+	"github.com/kube-splice/kube-splice/service"
 )
 
 // serve is the goroutine of one accepted connection: it leads it from the accept
@@ -24,7 +25,7 @@ func (p *Proxy) serve(l *listener, client *net.TCPConn) {
 	rec.Dial = time.Since(accepted)
 	p.counters.retries.Add(int64(max(rec.Attempts-1, 0)))
 	if err != nil {
-		p.refuse(client, rec, accepted, p.whyNot(l, err), err)
+		p.refuse(client, rec, accepted, p.whyNot(l, rec.Scope, err), err)
 		return
 	}
 	l.of.tally.active.Add(1)
@@ -43,11 +44,11 @@ func (l *listener) newRecord(client *net.TCPConn) Record {
 }
 
 // whyNot says why no backend was reached.
-func (p *Proxy) whyNot(l *listener, err error) Close {
+func (p *Proxy) whyNot(l *listener, scope service.Scope, err error) Close {
 	switch {
 	case p.ctx.Err() != nil:
 		return Shutdown
-	case errors.Is(err, balancer.ErrNoEndpoints) || l.of.eligible[l.scope].Load() == 0:
+	case errors.Is(err, balancer.ErrNoEndpoints) || l.of.eligible[scope].Load() == 0:
 		p.counters.noEndpoints.Add(1)
 		return NoEndpoints
 	default:

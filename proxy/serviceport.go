@@ -68,14 +68,19 @@ func (s *servicePort) countEligible(eligible balancer.Eligible) {
 	}
 }
 
-// park makes each listener refuse or serve, as there are endpoints for it. A listener
-// whose scope is not in use any more has none.
+// park makes each listener refuse or serve, as there are endpoints for it. One whose
+// scope is not in use any more serves while any other would, until it is closed: rules
+// still lead to it.
 func (s *servicePort) park() error {
 	for scope, l := range s.listeners {
 		if l == nil {
 			continue
 		}
-		if err := l.setParked(s.eligible[scope].Load() == 0); err != nil {
+		eligible := s.eligible[scope].Load()
+		if !s.front.Load().uses(service.Scope(scope)) {
+			eligible = s.eligible[service.Cluster].Load() + s.eligible[service.Local].Load()
+		}
+		if err := l.setParked(eligible == 0); err != nil {
 			return err
 		}
 	}
