@@ -92,18 +92,20 @@ func (c chance) hints() *discoveryv1.EndpointHints {
 	return hints
 }
 
-// changeNode gives the node another address and often another zone, or removes it.
-func (c chance) changeNode(api *apiServer, ip string) {
+// changeNode gives the node another address and often another zone, or removes it. It
+// returns the addresses it has now.
+func (c chance) changeNode(api *apiServer, ip string) []string {
 	node := newNode(ip)
 	if c.oneIn(10) {
 		api.remove(node)
-		return
+		return nil
 	}
 	if !c.oneIn(3) {
 		node.Labels = map[string]string{corev1.LabelTopologyZone: c.zone()}
 	}
 	node.Spec.PodCIDRs = [][]string{nil, {"10.244.1.0/24"}, {"10.244.1.0/24", "fd00:1::/64"}, {"x"}}[c.IntN(4)]
 	api.put(node)
+	return []string{ip}
 }
 
 // change makes one change.
