@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/kube-splice/kube-splice/config"
 )
 
 func (c *cluster) sysctl(name string) string {
@@ -107,4 +109,27 @@ func TestReadOnlyKernelSettingsAreSaidOnceAndDoNotMatter(t *testing.T) {
 	}
 	said, status := c.runToEnd(readOnly, "--init-only", "--conntrack-max-per-core=0")
 	refusal{status: exitError, words: words("conntrack root " + established)}.check(t, "--init-only", said, status)
+}
+
+func TestTheTableOfConnectionsGrowsWithTheCPUsWithinBounds(t *testing.T) {
+	t.Parallel()
+	of := func(perCore, least int32) config.Conntrack {
+		return config.Conntrack{MaxPerCore: &perCore, Min: &least}
+	}
+	for _, c := range []struct {
+		limits config.Conntrack
+		cpus   int
+		want   int
+	}{
+		{of(32768, 131072), 2, 131072},
+		{of(32768, 131072), 8, 262144},
+		{of(32768, 131072), 40, 1048576},
+		{of(0, 131072), 8, 0},
+		{config.Conntrack{}, 8, 0},
+		{of(1000, 0), 3, 3000},
+	} {
+		if got := conntrackMax(c.limits, c.cpus); got != c.want {
+			t.Errorf("%+v with %d CPUs: %d, want %d", c.limits, c.cpus, got, c.want)
+		}
+	}
 }
