@@ -3,9 +3,13 @@ package source
 import (
 	"slices"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kube-splice/kube-splice/service"
 )
 
 // cluster is what is known of an API server's objects, and which Services were
@@ -17,6 +21,7 @@ type cluster struct {
 	nodes    table[*corev1.Node]
 	slicesOf map[key][]*discoveryv1.EndpointSlice // by Service, known or not
 	touched  map[key]struct{}                     // Services
+	triggers triggers                             // of the slices that touched them
 
 	// changed holds one value when there is something to take.
 	changed chan struct{}
@@ -33,6 +38,7 @@ func newCluster() *cluster {
 	c := &cluster{
 		slicesOf: map[key][]*discoveryv1.EndpointSlice{},
 		touched:  map[key]struct{}{},
+		triggers: triggers{since: time.Now()},
 		changed:  make(chan struct{}, 1),
 	}
 	c.services = table[*corev1.Service]{mu: &c.mu, trim: trimService, replaced: c.serviceReplaced, wrote: c.nudge}
@@ -71,6 +77,7 @@ func (c *cluster) sliceReplaced(before, after *discoveryv1.EndpointSlice) {
 		k := ownerOf(after)
 		c.touched[k] = struct{}{}
 		c.slicesOf[k] = append(c.slicesOf[k], after)
+		c.triggers.add(before, after)
 	}
 }
 
@@ -94,8 +101,19 @@ func (c *cluster) node(name string) *corev1.Node {
 	return c.nodes.objects[key{name: name}]
 }
 
-// take returns the Services touched since the last call.
-func (c *cluster) take() []change {
+// serviceUID returns the UID of a Service, or nothing if there is none of that name.
+func (c *cluster) serviceUID(k key) types.UID {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if svc := c.services.objects[k]; svc != nil {
+		return svc.UID
+	}
+	return ""
+}
+
+// take returns the Services touched since the last call, and what touched them, as far
+// as it is dated.
+func (c *cluster) take() ([]change, []service.Trigger) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	changes := make([]change, 0, len(c.touched))
@@ -103,5 +121,5 @@ func (c *cluster) take() []change {
 		changes = append(changes, change{k, c.services.objects[k], slices.Clone(c.slicesOf[k])})
 	}
 	clear(c.touched)
-	return changes
+	return changes, c.triggers.take()
 }

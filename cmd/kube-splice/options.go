@@ -41,6 +41,7 @@ type options struct {
 
 	healthzAddress string
 	metricsAddress string
+	statsdAddress  string
 	hardFail       bool
 	profiling      bool
 
@@ -75,6 +76,7 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.connectionOut, "connection-log-file", "", "file the connection log is appended to; default: standard output")
 	f.StringVar(&o.healthzAddress, "healthz-bind-address", status.DefaultHealthAddress, "where /healthz and /livez answer; empty: nowhere")
 	f.StringVar(&o.metricsAddress, "metrics-bind-address", status.DefaultMetricsAddress, "where /metrics and /proxyMode answer; empty: nowhere")
+	f.StringVar(&o.statsdAddress, "statsd-address", "", "host:port of a statsd server that is sent the events of /metrics too, over UDP; empty: none")
 	f.BoolVar(&o.hardFail, "bind-address-hard-fail", false, "end when one of these two addresses cannot be bound, rather than try again")
 	f.BoolVar(&o.profiling, "profiling", false, "serve /debug/pprof/ at the metrics address")
 	f.StringVar(&o.logFormat, "log-format", "text", "format of the log on standard error: text or json")
@@ -126,6 +128,9 @@ func (o *options) validateAddresses() error {
 		if err := checkHostPort(address); err != nil && address != "" {
 			return usagef("--%s %q: %w", flag, address, err)
 		}
+	}
+	if err := checkStatsd(o.statsdAddress); err != nil && o.statsdAddress != "" {
+		return usagef("--statsd-address %q: %w", o.statsdAddress, err)
 	}
 	return o.validateNumbers()
 }

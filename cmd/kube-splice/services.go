@@ -16,10 +16,11 @@ type services interface {
 }
 
 // openServices returns the source that the options name, and that name.
-func openServices(env environment, o options, node string, log *slog.Logger) (services, string, error) {
+func openServices(env environment, o options, ob *observer, log *slog.Logger) (services, string, error) {
 	if o.manifests != "" {
-		return &source.Manifests{Path: o.manifests, Stdin: env.Stdin, NodeName: node, KnownBalancer: knownBalancer, Log: log}, o.manifests, nil
+		return &source.Manifests{Path: o.manifests, Stdin: env.Stdin, NodeName: ob.node, KnownBalancer: knownBalancer, Log: log}, o.manifests, nil
 	}
+	source.RouteClientLogs(log)
 	config, err := source.ClusterAccess(o.master, o.kubeconfig)
 	if errors.Is(err, source.ErrNoCluster) {
 		return nil, "", usagef("no source of Services: give --manifests PATH (a file or folder, or - for standard input) or --kubeconfig FILE; this is no pod of a cluster")
@@ -27,7 +28,10 @@ func openServices(env environment, o options, node string, log *slog.Logger) (se
 	if err != nil {
 		return nil, "", err
 	}
-	return &source.Kubernetes{Config: config, NodeName: node, KnownBalancer: knownBalancer, Log: log}, config.Host, nil
+	return &source.Kubernetes{
+		Config: config, NodeName: ob.node, KnownBalancer: knownBalancer,
+		Events: ob.events.to, Requests: ob.metrics, Log: log,
+	}, config.Host, nil
 }
 
 func knownBalancer(name string) bool {
