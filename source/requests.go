@@ -3,7 +3,6 @@ package source
 import (
 	"context"
 	"net/url"
-	"sync"
 	"time"
 
 	"k8s.io/client-go/tools/metrics"
@@ -28,14 +27,14 @@ func withRequests(ctx context.Context, o RequestObserver) context.Context {
 	if o == nil {
 		return ctx
 	}
-	hookOnce()
 	return context.WithValue(ctx, requestsKey{}, o)
 }
 
-// hookOnce hangs the hook in. client-go takes the first one only.
-var hookOnce = sync.OnceFunc(func() {
+// init hangs the hook in: client-go reads it without a lock, so it has to be there
+// before the first request.
+func init() {
 	metrics.Register(metrics.RegisterOpts{RequestResult: requestHook{}, RequestLatency: requestHook{}})
-})
+}
 
 // requestHook passes on what client-go counts.
 type requestHook struct{}

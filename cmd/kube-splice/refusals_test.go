@@ -44,6 +44,9 @@ func TestWrongCommandLinesAreRefusedInOneLine(t *testing.T) {
 		{args: append(words("--connection-log xml"), good...), words: words("--connection-log xml off text json")},
 		{args: append(words("--connection-log-file /tmp/log"), good...), words: words("--connection-log-file --connection-log")},
 		{args: append(words("--log-format xml"), good...), words: words("--log-format xml text json")},
+		{args: append(words("--statsd-address localhost"), good...), words: words("--statsd-address localhost port")},
+		{args: append(words("--statsd-address :8125"), good...), words: words("--statsd-address :8125 host")},
+		{args: append(words("--statsd-address 127.0.0.1:0"), good...), words: words("--statsd-address 127.0.0.1:0 65535")},
 		{args: append(words("--tcp-keepalive-count 0"), good...), words: words("--tcp-keepalive-count")},
 		{args: append(words("-v loud"), good...), words: words("-v loud --help")},
 	} {
