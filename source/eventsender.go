@@ -125,7 +125,8 @@ func (s *eventSender) create(ctx context.Context, object *eventsv1.Event) error 
 // says the first of its kind.
 func (s *eventSender) answered(err error) bool {
 	var status apierrors.APIStatus
-	if !errors.As(err, &status) || status.Status().Code >= http.StatusInternalServerError || apierrors.IsTooManyRequests(err) {
+	if !errors.As(err, &status) || status.Status().Code >= http.StatusInternalServerError ||
+		apierrors.IsTooManyRequests(err) || apierrors.IsUnauthorized(err) { // credentials may be renewed
 		return false
 	}
 	expected := apierrors.IsAlreadyExists(err) || // by a request whose answer was lost

@@ -26,6 +26,18 @@ func countWithoutLocal(snap *service.Snapshot) map[service.Family]withoutLocal {
 }
 
 // onlyElsewhere reports whether a Service port has endpoints, but none on this node.
+// It asks for what may be eligible in some scope, without making lists of it.
 func onlyElsewhere(p *service.Port) bool {
-	return len(p.Eligible(service.Local)) == 0 && len(p.Eligible(service.Cluster)) > 0
+	elsewhere := false
+	for i := range p.Endpoints {
+		e := &p.Endpoints[i]
+		if !e.Ready && !(e.Serving && e.Terminating) {
+			continue
+		}
+		if e.Local {
+			return false
+		}
+		elsewhere = true
+	}
+	return elsewhere
 }
