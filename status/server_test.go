@@ -66,10 +66,11 @@ func TestServerWaitsForATakenAddress(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	check(t, err)
 	log, text := newLog()
-	bound := make(chan netip.AddrPort, 1)
+	bound, failed := make(chan netip.AddrPort, 1), make(chan error, 1000)
 	run(t, status.Server{
 		Name: "health (--healthz-bind-address)", Address: taken.Addr().String(), Retry: time.Millisecond, Log: log,
 		Listening: func(a netip.AddrPort) { bound <- a },
+		Failed:    func(err error) { failed <- err },
 	}, say("hello"))
 	<-text.wrote
 	check(t, taken.Close())
@@ -80,6 +81,9 @@ func TestServerWaitsForATakenAddress(t *testing.T) {
 		if !strings.Contains(text.String(), part) {
 			t.Errorf("the log does not say %q: %s", part, text)
 		}
+	}
+	if err := <-failed; !strings.Contains(err.Error(), "address already in use") || len(failed) > 0 {
+		t.Errorf("told of the failure %v and %d more, want it once", err, len(failed))
 	}
 }
 
@@ -104,7 +108,13 @@ func TestServerEndsAtOnceOnATakenAddressIfToldSo(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	check(t, err)
 	defer func() { check(t, taken.Close()) }()
-	err = status.Server{Name: "metrics", Address: taken.Addr().String(), HardFail: true}.Run(context.Background(), say(""))
+	var failed error
+	err = status.Server{
+		Name: "metrics", Address: taken.Addr().String(), HardFail: true, Failed: func(err error) { failed = err },
+	}.Run(context.Background(), say(""))
+	if failed == nil {
+		t.Error("nobody was told of the failure")
+	}
 	if err == nil || !strings.Contains(err.Error(), "serve metrics") || !strings.Contains(err.Error(), "in use") {
 		t.Errorf("ended with %v, want what could not be served and why", err)
 	}

@@ -45,11 +45,11 @@ func (s *served) useAccount() {
 	check(s.t, clientcmd.WriteToFile(*config, s.kubeconfig))
 }
 
-// allow lets the ServiceAccount list and watch resources, such as "services", and
-// nothing else.
+// allow lets the ServiceAccount list and watch resources, such as "services", create
+// Events, and nothing else.
 func (s *served) allow(resources ...string) {
 	s.t.Helper()
-	var rules []string
+	rules := []string{`{"apiGroups":["events.k8s.io"],"resources":["events"],"verbs":["create"]}`}
 	for _, r := range resources {
 		name, group, _ := strings.Cut(r, ".")
 		rules = append(rules, fmt.Sprintf(`{"apiGroups":[%q],"resources":[%q],"verbs":["list","watch"]}`, group, name))

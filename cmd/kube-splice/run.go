@@ -21,7 +21,12 @@ func runProxy(ctx context.Context, env environment, o options) error {
 	}
 	ctx, cancel := o.kubeProxy.untilFileChanges(ctx, log)
 	defer cancel()
-	from, place, err := openServices(env, o, node, log)
+	ob, err := newObserver(o, node, log)
+	if err != nil {
+		return err
+	}
+	defer ob.close()
+	from, place, err := openServices(env, o, ob, log)
 	if err != nil {
 		return err
 	}
@@ -40,12 +45,9 @@ func runProxy(ctx context.Context, env environment, o options) error {
 	}
 	defer records.close()
 	log.Info("starting", "version", versionText(), "node", node, "services", place, "redirect", in.name, "listener ports kept", len(in.kept))
-	ob, err := newObserver(o, node, log)
-	if err != nil {
-		return err
-	}
-	defer ob.close()
+	ob.events.started()
 	config := proxyConfig(o, in, both(ob.metrics.Record, records.record), log)
+	config.Trouble = ob.events.trouble
 	d := &daemon{proxy: proxy.New(config), rules: in.rules, pods: o.pods, observer: ob, period: o.syncPeriod, minPeriod: o.minSyncPeriod, log: log}
 	ob.metrics.Watch(d.proxy, records.log)
 	err = serve(ctx, env, o, d, from)
@@ -142,7 +144,8 @@ func serve(ctx context.Context, env environment, o options, d *daemon, from serv
 // be called from one goroutine only.
 func replace(snapshots chan *service.Snapshot, snap *service.Snapshot) {
 	select {
-	case <-snapshots:
+	case missed := <-snapshots:
+		snap = snap.InPlaceOf(missed)
 	default:
 	}
 	snapshots <- snap

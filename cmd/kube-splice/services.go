@@ -16,10 +16,11 @@ type services interface {
 }
 
 // openServices returns the source that the options name, and that name.
-func openServices(env environment, o options, node string, log *slog.Logger) (services, string, error) {
+func openServices(env environment, o options, ob *observer, log *slog.Logger) (services, string, error) {
 	if o.manifests != "" {
-		return &source.Manifests{Path: o.manifests, Stdin: env.Stdin, NodeName: node, KnownBalancer: knownBalancer, Log: log}, o.manifests, nil
+		return &source.Manifests{Path: o.manifests, Stdin: env.Stdin, NodeName: ob.node, KnownBalancer: knownBalancer, Log: log}, o.manifests, nil
 	}
+	source.RouteClientLogs(log)
 	client := o.kubeProxy.config.ClientConnection
 	config, err := source.ClusterAccess(o.kubeProxy.flags.master, client.Kubeconfig)
 	if errors.Is(err, source.ErrNoCluster) {
@@ -30,7 +31,10 @@ func openServices(env environment, o options, node string, log *slog.Logger) (se
 	}
 	config.QPS, config.Burst = client.QPS, int(client.Burst)
 	config.ContentType, config.AcceptContentTypes = client.ContentType, client.AcceptContentTypes
-	return &source.Kubernetes{Config: config, NodeName: node, KnownBalancer: knownBalancer, Log: log}, config.Host, nil
+	return &source.Kubernetes{
+		Config: config, NodeName: ob.node, KnownBalancer: knownBalancer,
+		Events: ob.events.to, Requests: ob.metrics, Log: log,
+	}, config.Host, nil
 }
 
 func knownBalancer(name string) bool {
