@@ -34,15 +34,22 @@ func (s *served) useAccount() {
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "default", Name: meta.Name}},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: meta.Name},
 	})
+	s.kubeconfig = s.kubeconfigOf(accounts + "/" + meta.Name)
+}
+
+// kubeconfigOf writes a kubeconfig with a token of a ServiceAccount, and returns its path.
+func (s *served) kubeconfigOf(account string) string {
+	s.t.Helper()
 	request := &authenticationv1.TokenRequest{}
-	s.create(accounts+"/"+meta.Name+"/token", request)
+	s.create(account+"/token", request)
 	config, err := clientcmd.LoadFromFile(s.kubeconfig)
 	check(s.t, err)
 	for _, user := range config.AuthInfos {
 		user.Token = request.Status.Token
 	}
-	s.kubeconfig = filepath.Join(s.t.TempDir(), "kubeconfig")
-	check(s.t, clientcmd.WriteToFile(*config, s.kubeconfig))
+	path := filepath.Join(s.t.TempDir(), "kubeconfig")
+	check(s.t, clientcmd.WriteToFile(*config, path))
+	return path
 }
 
 // allow lets the ServiceAccount list and watch resources, such as "services", and
