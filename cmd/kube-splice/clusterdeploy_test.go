@@ -21,12 +21,13 @@ import (
 )
 
 const (
-	asApplyPatch = "application/apply-patch+yaml"
-	systemSpace  = "/api/v1/namespaces/kube-system"
-	deployedSet  = "/apis/apps/v1/namespaces/kube-system/daemonsets/kube-splice"
-	deployedUser = systemSpace + "/serviceaccounts/kube-splice"
-	rulesReviews = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
-	newEvents    = "/apis/events.k8s.io/v1/namespaces/default/events"
+	asApplyPatch     = "application/apply-patch+yaml"
+	asStrategicPatch = "application/strategic-merge-patch+json"
+	systemSpace      = "/api/v1/namespaces/kube-system"
+	deployedSet      = "/apis/apps/v1/namespaces/kube-system/daemonsets/kube-splice"
+	deployedUser     = systemSpace + "/serviceaccounts/kube-splice"
+	rulesReviews     = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
+	newEvents        = "/apis/events.k8s.io/v1/namespaces/default/events"
 )
 
 // deployedPaths is where the API has the objects that are shipped, by kind.
@@ -39,8 +40,8 @@ var deployedPaths = map[string]string{
 }
 
 // tryApply applies a manifest as kubectl apply --server-side does, and unknown fields
-// are refused. What another manager applied stays.
-func (a *api) tryApply(manager string, manifest []byte) error {
+// are refused.
+func (a *api) tryApply(manifest []byte) error {
 	var object metav1.TypeMeta
 	if err := yaml.Unmarshal(manifest, &object); err != nil {
 		return err
@@ -49,11 +50,10 @@ func (a *api) tryApply(manager string, manifest []byte) error {
 	if !known {
 		return fmt.Errorf("say here where the API has a %s", object.Kind)
 	}
-	return a.try(http.MethodPatch, path+"?fieldValidation=Strict&fieldManager="+manager, asApplyPatch, manifest, nil)
+	return a.try(http.MethodPatch, path+"?fieldManager=test&fieldValidation=Strict", asApplyPatch, manifest, nil)
 }
 
-// applyFolder applies all that a folder of deploy holds. A patch adds to what base
-// applied.
+// applyFolder applies all that a folder of deploy holds.
 func (a *api) applyFolder(name string) {
 	a.tb.Helper()
 	files, err := filepath.Glob(filepath.Join(deployFolder, name, "*.yaml"))
@@ -64,7 +64,7 @@ func (a *api) applyFolder(name string) {
 		}
 		text, err := os.ReadFile(file)
 		check(a.tb, err)
-		if err := a.tryApply(name, text); err != nil {
+		if err := a.tryApply(text); err != nil {
 			a.tb.Errorf("%s: %v", file, err)
 		}
 	}
@@ -76,7 +76,7 @@ func TestClusterShippedObjectsAreAccepted(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(deployFolder, "base", "daemonset.yaml"))
 	check(t, err)
 	misspelt := strings.Replace(string(text), "hostNetwork", "hostNet", 1)
-	if err := s.tryApply("base", []byte(misspelt)); err == nil || !strings.Contains(err.Error(), "hostNet:") {
+	if err := s.tryApply([]byte(misspelt)); err == nil || !strings.Contains(err.Error(), "hostNet:") {
 		t.Errorf("a misspelt field: %v", err)
 	}
 	s.applyFolder("base")
@@ -89,7 +89,12 @@ func TestClusterShippedObjectsAreAccepted(t *testing.T) {
 	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "kube-splice-test"}, Spec: set.Spec.Template.Spec}
 	s.create(systemSpace+"/pods", &pod)
 
-	s.applyFolder("trial")
+	// The trial's is a patch, which kustomize merges as this does.
+	text, err = os.ReadFile(filepath.Join(deployFolder, "trial", "daemonset.yaml"))
+	check(t, err)
+	text, err = yaml.ToJSON(text)
+	check(t, err)
+	check(t, s.try(http.MethodPatch, deployedSet+"?fieldValidation=Strict", asStrategicPatch, text, nil))
 	check(t, s.try(http.MethodGet, deployedSet, asJSON, nil, &set))
 	want := map[string]string{"kubernetes.io/os": "linux", "kube-splice.io/trial": "true"}
 	if got := set.Spec.Template.Spec.NodeSelector; !reflect.DeepEqual(got, want) {

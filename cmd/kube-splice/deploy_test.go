@@ -32,14 +32,14 @@ func readManifest(t testing.TB, path string, object any) {
 	check(t, decoder.Decode(object))
 }
 
-// deployed returns the pod that the DaemonSet makes, and its only container.
+// deployed returns the pod that the DaemonSet makes, and the container that stays.
 func deployed(t testing.TB) (corev1.PodSpec, corev1.Container) {
 	t.Helper()
 	var set appsv1.DaemonSet
 	readManifest(t, "base/daemonset.yaml", &set)
 	pod := set.Spec.Template.Spec
-	if len(pod.Containers) != 1 || len(pod.InitContainers) != 0 {
-		t.Fatalf("%d containers and %d before them, want one alone", len(pod.Containers), len(pod.InitContainers))
+	if len(pod.Containers) != 1 {
+		t.Fatalf("%d containers, want one", len(pod.Containers))
 	}
 	return pod, pod.Containers[0]
 }
@@ -73,7 +73,8 @@ var unlogged = []string{"--connection-log", "off", "--connection-log-file", ""}
 func TestDeployedContainerHasTheCapabilitiesItNeedsAndNoOthers(t *testing.T) {
 	_, container := deployed(t)
 	security := container.SecurityContext
-	if !slices.Equal(security.Capabilities.Drop, []corev1.Capability{"ALL"}) || !*security.ReadOnlyRootFilesystem || *security.AllowPrivilegeEscalation {
+	if !slices.Equal(security.Capabilities.Drop, []corev1.Capability{"ALL"}) || !*security.ReadOnlyRootFilesystem ||
+		*security.AllowPrivilegeEscalation || security.Privileged != nil {
 		t.Fatalf("the container is not confined: %+v", security)
 	}
 	all := security.Capabilities.Add
