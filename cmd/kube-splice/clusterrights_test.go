@@ -83,6 +83,7 @@ func TestClusterRightsThatAreMissingAreNamedAndAwaited(t *testing.T) {
 
 	for i, missing := range all {
 		s.allow(slices.Delete(slices.Clone(all), i, i+1)...)
+		rules := s.ourRules()
 		p := s.launch("")
 		eventually(t, func() error { return wantForbidden(p, missing) })
 		time.Sleep(2 * time.Second) // for what must not happen: another line, or ready
@@ -90,6 +91,10 @@ func TestClusterRightsThatAreMissingAreNamedAndAwaited(t *testing.T) {
 			t.Errorf("%d warnings, want one:\n%s", n, p.said.text())
 		}
 		check(t, wantSaid(p, "msg=ready", 0))
+		if now := s.ourRules(); !slices.Equal(now, rules) {
+			t.Errorf("without the right to read %s, rules were changed from\n%v\nto\n%v", missing, rules, now)
+		}
+		s.awaitHealth(503, false)
 		s.allow(all...)
 		p.waitReady()
 		wantAnswer(t, s.Outside, webAddress, "pod-a")
