@@ -70,7 +70,7 @@ func TestRatesOfTheConfigurationAreThoseOfTheClient(t *testing.T) {
 		check(t, all.Parse(words(args)))
 		settings, err := flags.settle()
 		check(t, err)
-		from, _, err := openServices(environment{}, options{kubeProxy: settings}, "node", slog.New(slog.DiscardHandler))
+		from, _, err := openServices(environment{}, options{kubeProxy: settings}, &observer{node: "node"}, slog.New(slog.DiscardHandler))
 		check(t, err)
 		if config := from.(*source.Kubernetes).Config; config.QPS != want.qps || config.Burst != want.burst {
 			t.Errorf("%s: %v requests a second, %d at once; want %v", args, config.QPS, config.Burst, want)
