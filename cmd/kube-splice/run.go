@@ -38,6 +38,7 @@ func runProxy(ctx context.Context, env environment, o options) error {
 		return err
 	}
 	defer in.close()
+	o.kubeProxy.say(log)
 	o.kubeProxy.applyToKernel(o.manifests == "", log)
 	records, err := openConnectionLog(env, o, log)
 	if err != nil {
@@ -62,7 +63,6 @@ func prepare(env environment, o *options) (log *slog.Logger, node string, err er
 		return nil, "", err
 	}
 	log = newLog(env.Stderr, o.kubeProxy.config.Logging.Format, int(o.kubeProxy.config.Logging.Verbosity))
-	o.kubeProxy.say(log)
 	if node, err = o.nodeName(); err != nil {
 		return nil, "", fmt.Errorf("find this node's name (give --hostname-override): %w", err)
 	}
