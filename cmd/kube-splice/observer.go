@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/kube-splice/kube-splice/proxy"
-	"github.com/kube-splice/kube-splice/redirect"
 	"github.com/kube-splice/kube-splice/service"
 	"github.com/kube-splice/kube-splice/source"
 	"github.com/kube-splice/kube-splice/status"

@@ -103,7 +103,7 @@ func openRedirection(ctx context.Context, o options, log *slog.Logger) (*redirec
 	if err != nil {
 		return nil, err
 	}
-	alone, err := standAlone()
+	alone, err := standAlone(ctx)
 	if err != nil {
 		return nil, err
 	}
