@@ -301,6 +301,18 @@ func TestChangesWithinTheIntervalGather(t *testing.T) {
 	f.quiet(t)
 }
 
+func TestLabelsAndAnnotationsThatNobodyReadsChangeNothing(t *testing.T) {
+	api := newAPIServer(t, false)
+	web := newService("web", "10.96.0.1")
+	api.put(web)
+	f := watchAPI(t, source.Kubernetes{Config: api.config()})
+	f.first(t, "web=")
+	edited := web.DeepCopy()
+	edited.Labels, edited.Annotations = map[string]string{"team": "blue"}, map[string]string{"note": "edited"}
+	api.put(edited)
+	f.quiet(t)
+}
+
 func TestUnusableConfigIsAnErrorAtOnce(t *testing.T) {
 	for name, config := range map[string]*rest.Config{
 		"none":        nil,
