@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -36,7 +37,11 @@ func (s *settings) applyToKernel(cluster bool, log *slog.Logger) {
 		return
 	}
 	if err := setNumber(oomScore, int(*score), log); err != nil {
-		log.Warn("this process's oom_score_adj cannot be set; going on without", "error", err)
+		level := slog.LevelInfo
+		if s.oomScore != nil { // asked for
+			level = slog.LevelWarn
+		}
+		log.Log(context.Background(), level, "this process's oom_score_adj cannot be set; going on without", "error", err)
 	}
 }
 
