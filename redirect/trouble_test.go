@@ -46,6 +46,18 @@ func TestBusyAfterTheStartIsTriedAgain(t *testing.T) {
 	checkPlaces(t, n)
 }
 
+// A program ends with the status of a busy one for want of a kernel module too.
+func TestMissingKernelModuleIsOneClearLineAtOnce(t *testing.T) {
+	p := choose(t, "nft")
+	n := newNode(t)
+	r := n.open(redirect.Config{})
+	p.wrap("iptables-restore", "echo >>$DIR/tried; echo 'Warning: Extension addrtype revision 0 not supported, missing kernel module?' >&2; exit 4")
+	expectError(t, n.trySync(t.Context(), r, every()), "IPv4", "iptables-restore", "missing kernel module")
+	if tried := len(p.note("tried")); tried != 1 {
+		t.Errorf("tried %d times, want once", tried)
+	}
+}
+
 // holdLock holds the lock of the legacy programs, until the returned function is
 // called.
 func holdLock(t *testing.T) (release func()) {
