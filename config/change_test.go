@@ -11,7 +11,8 @@ import (
 	"github.com/kube-splice/kube-splice/config"
 )
 
-const long = 10 * time.Second
+// long ends between two looks at the file, which come every second.
+const long = 10*time.Second + 500*time.Millisecond
 
 // changed tells whether what is done to a file counts as a change of it.
 func changed(t *testing.T, path string, do func()) bool {
