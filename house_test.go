@@ -11,6 +11,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -168,6 +169,34 @@ func TestReadmeNamesItsTwoCommands(t *testing.T) {
 	for _, command := range []string{"make demo", "make test"} {
 		if !strings.Contains(string(text), command) {
 			t.Errorf("README.md does not say %q", command)
+		}
+	}
+}
+
+// testNamed finds a test that a table names to prove its row.
+var testNamed = regexp.MustCompile("`(Test[A-Z]\\w+)`")
+
+func TestCompatibilityIsProvenByTestsThatExist(t *testing.T) {
+	there := map[string]bool{}
+	for _, f := range goFiles(t) {
+		for _, decl := range f.ast.Decls {
+			if function, is := decl.(*ast.FuncDecl); is && f.test {
+				there[function.Name.Name] = true
+			}
+		}
+	}
+	text, err := os.ReadFile("docs/compatibility.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for number, line := range strings.Split(string(text), "\n") {
+		for _, named := range testNamed.FindAllStringSubmatch(line, -1) {
+			if !there[named[1]] {
+				t.Errorf("docs/compatibility.md:%d names %s, which is no test", number+1, named[1])
+			}
+		}
+		if cells := strings.Split(line, "|"); len(cells) > 4 && strings.TrimSpace(cells[2]) == "same" && strings.TrimSpace(cells[4]) == "" {
+			t.Errorf("docs/compatibility.md:%d says same and names no test", number+1)
 		}
 	}
 }

@@ -98,10 +98,9 @@ func oneLine(err error) string {
 	return strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' }), "; ")
 }
 
-// Write writes a configuration to a file, in YAML, in place of what is there.
+// Write writes a configuration, which has to have its defaults, to a file, in YAML, in
+// place of what is there.
 func Write(path string, c *Configuration) error {
-	c = c.DeepCopy()
-	c.TypeMeta = typeMeta
 	var text strings.Builder
 	if err := newSerializer(true).Encode(c, &text); err != nil {
 		return fmt.Errorf("write the configuration: %w", err)

@@ -1,8 +1,6 @@
 package config
 
 import (
-	"net"
-	"strconv"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -70,19 +68,6 @@ func setModeDefaults(c *Configuration) {
 	setPointer(&c.IPTables.MasqueradeBit, 14)
 	setPointer(&c.NFTables.MasqueradeBit, 14)
 	setPointer(&c.IPTables.LocalhostNodePorts, true)
-}
-
-// CompletePorts adds ports to the addresses of the two servers where they have none.
-func CompletePorts(c *Configuration, healthz, metrics int) {
-	c.HealthzBindAddress = withPort(c.HealthzBindAddress, healthz)
-	c.MetricsBindAddress = withPort(c.MetricsBindAddress, metrics)
-}
-
-func withPort(address string, port int) string {
-	if netutils.ParseIPSloppy(address) == nil {
-		return address
-	}
-	return net.JoinHostPort(address, strconv.Itoa(port))
 }
 
 func setDefault[T comparable](field *T, value T) {

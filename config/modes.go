@@ -1,11 +1,6 @@
 package config
 
-import (
-	"net/netip"
-	"time"
-
-	netutils "k8s.io/utils/net"
-)
+import "time"
 
 // modes are the values of mode that run: kube-proxy's own, and the historical one.
 var modes = []string{"", "userspace", "iptables", "ipvs", "nftables"}
@@ -22,10 +17,4 @@ func SyncPeriods(c *Configuration) (full, least time.Duration) {
 	default:
 		return c.IPTables.SyncPeriod.Duration, c.IPTables.MinSyncPeriod.Duration
 	}
-}
-
-// ParseIP reads an IP address as kube-proxy does, leading zeros and all.
-func ParseIP(text string) (addr netip.Addr, ok bool) {
-	addr, ok = netip.AddrFromSlice(netutils.ParseIPSloppy(text))
-	return addr.Unmap(), ok
 }

@@ -47,6 +47,10 @@ type Config struct {
 	// Record is told of every connection once it has ended. It is called on the
 	// data path and must not block. May be nil.
 	Record func(Record)
+	// Trouble is told what cannot be done for a Service port, such as "open nodePort
+	// 30080", when it first fails and at each other cause. It is called by the Proxy's
+	// owner within Open and must not block. May be nil.
+	Trouble func(name service.Name, what string, err error)
 	// Log takes what an operator has to know; nil discards it.
 	Log *slog.Logger
 }
@@ -69,6 +73,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Record == nil {
 		c.Record = func(Record) {}
+	}
+	if c.Trouble == nil {
+		c.Trouble = func(service.Name, string, error) {}
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)

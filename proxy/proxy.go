@@ -51,7 +51,7 @@ func New(cfg Config) *Proxy {
 		descriptors: newDescriptors(),
 	}
 	p.ports = newPortPool(p.cfg.Ports, p.cfg.KeepPorts)
-	p.troubles.log = p.cfg.Log
+	p.troubles.log, p.troubles.tell = p.cfg.Log, p.cfg.Trouble
 	p.shortage.log = p.cfg.Log
 	p.ownPorts.Store(&map[uint16]struct{}{})
 	p.publish()

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 
@@ -38,7 +39,7 @@ func buildService(svc *corev1.Service, its []*discoveryv1.EndpointSlice, o Optio
 	fronts := frontends(svc, say)
 	common := service.Port{HealthCheckNodePort: healthCheckNodePort(svc), Policy: policyOf(svc, o, say)}
 	common.Internal, common.External = scopesOf(&svc.Spec, say)
-	served := servedPorts(svc, common, say)
+	served := servedPorts(svc, common, &said)
 	if len(served) == 0 {
 		return nil, said
 	}
@@ -63,7 +64,8 @@ func withoutExternalIPs(svc *corev1.Service, say say) *corev1.Service {
 
 // servedPorts returns what can be served of a Service's ports, as far as it is the
 // same in each family. They begin as common.
-func servedPorts(svc *corev1.Service, common service.Port, say say) []service.Port {
+func servedPorts(svc *corev1.Service, common service.Port, said *notices) []service.Port {
+	say := said.about(reference("Service", svc.Namespace, svc.Name))
 	var served []service.Port
 	seen := map[service.Name]bool{}
 	for _, sp := range svc.Spec.Ports {
@@ -73,6 +75,9 @@ func servedPorts(svc *corev1.Service, common service.Port, say say) []service.Po
 		}
 		if err != nil {
 			say("port %q (%d) is not served: %v", sp.Name, sp.Port, err)
+			if errors.Is(err, errSCTP) {
+				said.because(UnsupportedProtocol)
+			}
 			continue
 		}
 		seen[name] = true
@@ -153,6 +158,8 @@ func checkPort(svc *corev1.Service, sp corev1.ServicePort) (service.Name, uint16
 	return name, uint16(sp.NodePort), nil
 }
 
+var errSCTP = errors.New("a userspace proxy cannot relay SCTP; use a kernel proxy for it")
+
 // protocol returns our word for a protocol of the API, or why we have none.
 func protocol(p corev1.Protocol) (service.Protocol, error) {
 	switch p {
@@ -161,7 +168,7 @@ func protocol(p corev1.Protocol) (service.Protocol, error) {
 	case corev1.ProtocolUDP:
 		return service.UDP, nil
 	case corev1.ProtocolSCTP:
-		return "", fmt.Errorf("a userspace proxy cannot relay SCTP; use a kernel proxy for it")
+		return "", errSCTP
 	}
 	return "", fmt.Errorf("protocol %q is unknown; use TCP or UDP", p)
 }

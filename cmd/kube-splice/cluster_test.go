@@ -88,7 +88,8 @@ func (s *served) startAPI() {
 		started: make(chan error, 1), exited: make(chan struct{}),
 	}
 	c.cmd = exec.Command(controlPlaneProgram(s.t), "-dir", s.dir, "-bind", lab.NodeIP,
-		"-port", strconv.Itoa(apiPort), "-service-cidr", lab.ServiceCIDR, "-authorization-mode", "RBAC")
+		"-port", strconv.Itoa(apiPort), "-service-cidr", lab.ServiceCIDR, "-authorization-mode", "RBAC",
+		"-extra=--allow-privileged=true") // as every installer has it
 	c.cmd.Stdout, c.cmd.Stderr = &c.out, &c.log
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	go c.run(s.Node)

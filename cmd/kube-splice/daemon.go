@@ -51,6 +51,7 @@ type daemon struct {
 type outcome struct {
 	wrote    redirect.Rules
 	synced   bool // else they were only looked at, and all there
+	full     bool // any rule might have to be written, else only those that changed
 	repaired bool
 	took     time.Duration
 	counts   []redirect.TableCount // of rules, after they were written
@@ -110,11 +111,11 @@ func (d *daemon) startDue(ctx context.Context) time.Duration {
 	switch {
 	case d.rules == nil || d.job != nil:
 	case d.dirty && !now.Before(d.syncAt):
-		d.start(ctx, d.sync)
+		d.start(ctx, d.sync(d.fullAt.IsZero() || d.trouble != ""))
 	case d.dirty:
 		next = earlier(next, d.syncAt)
 	case !now.Before(d.fullAt):
-		d.start(ctx, d.sync)
+		d.start(ctx, d.sync(true))
 	case !now.Before(d.checkAt):
 		d.start(ctx, d.look)
 	default:
@@ -170,11 +171,14 @@ func (d *daemon) start(ctx context.Context, job func(context.Context, redirect.R
 	go func() { done <- job(ctx, want) }()
 }
 
-// sync writes the rules.
-func (d *daemon) sync(ctx context.Context, want redirect.Rules) outcome {
-	started := time.Now()
-	err := d.rules.Sync(ctx, want)
-	return outcome{wrote: want, synced: true, took: time.Since(started), counts: d.rules.Counts(), err: err}
+// sync returns the job that writes the rules: full says that any may need it, and not
+// only those that changed.
+func (d *daemon) sync(full bool) func(context.Context, redirect.Rules) outcome {
+	return func(ctx context.Context, want redirect.Rules) outcome {
+		started := time.Now()
+		err := d.rules.Sync(ctx, want)
+		return outcome{wrote: want, synced: true, full: full, took: time.Since(started), counts: d.rules.Counts(), err: err}
+	}
 }
 
 // look writes the rules only if some are missing.
@@ -183,7 +187,7 @@ func (d *daemon) look(ctx context.Context, want redirect.Rules) outcome {
 	if err != nil || intact {
 		return outcome{wrote: want, err: err}
 	}
-	out := d.sync(ctx, want)
+	out := d.sync(true)(ctx, want)
 	out.repaired = true
 	return out
 }
@@ -194,7 +198,7 @@ func (d *daemon) finish(ctx context.Context, out outcome) {
 	d.job = nil
 	now := time.Now()
 	if out.synced && ctx.Err() == nil {
-		d.observer.synced(out.took, out.counts, out.err)
+		d.observer.synced(out)
 	}
 	if out.err != nil {
 		d.dirty = true

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/kube-splice/kube-splice/config"
 )
 
 func (c *cluster) sysctl(name string) string {
@@ -73,6 +75,23 @@ func TestInAClusterTheKernelIsSetAsKubeProxySetsIt(t *testing.T) {
 	wantSysctl(c, closeWait, before)
 }
 
+// A kubelet protects pods that are critical to the node, and lets none do more.
+func TestProgramThatIsSparedAlreadyIsLeftAsItIs(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.kubeconfig = filepath.Join(t.TempDir(), "kubeconfig") // of a server that does not answer
+	check(t, os.WriteFile(c.kubeconfig, []byte(kubeconfigOf("http://127.0.0.1:1")), 0o600))
+	p := c.launch("echo -997 >/proc/self/oom_score_adj 2>/dev/null")
+	eventually(t, func() error { return wantSaid(p, "msg=starting", 1) })
+	switch score := p.oomScore(); score {
+	case "-997":
+	case "-999":
+		t.Error("oom_score_adj was set from -997 to -999")
+	default:
+		t.Skip("takes the right to lower oom_score_adj")
+	}
+}
+
 func TestInitOnlySetsTheKernelAndEnds(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -107,4 +126,27 @@ func TestReadOnlyKernelSettingsAreSaidOnceAndDoNotMatter(t *testing.T) {
 	}
 	said, status := c.runToEnd(readOnly, "--init-only", "--conntrack-max-per-core=0")
 	refusal{status: exitError, words: words("conntrack root " + established)}.check(t, "--init-only", said, status)
+}
+
+func TestTheTableOfConnectionsGrowsWithTheCPUsWithinBounds(t *testing.T) {
+	t.Parallel()
+	of := func(perCore, least int32) config.Conntrack {
+		return config.Conntrack{MaxPerCore: &perCore, Min: &least}
+	}
+	for _, c := range []struct {
+		limits config.Conntrack
+		cpus   int
+		want   int
+	}{
+		{of(32768, 131072), 2, 131072},
+		{of(32768, 131072), 8, 262144},
+		{of(32768, 131072), 40, 1048576},
+		{of(0, 131072), 8, 0},
+		{config.Conntrack{}, 8, 0},
+		{of(1000, 0), 3, 3000},
+	} {
+		if got := conntrackMax(c.limits, c.cpus); got != c.want {
+			t.Errorf("%+v with %d CPUs: %d, want %d", c.limits, c.cpus, got, c.want)
+		}
+	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -122,11 +123,9 @@ func (s *settings) say(log *slog.Logger) {
 	if scheduler := s.config.IPVS.Scheduler; !knownBalancer(scheduler) {
 		log.Warn("there is no such balancing policy; the default one runs", s.name("ipvs.scheduler"), scheduler)
 	}
-	asked := string(s.config.Mode)
-	if asked == "" {
-		asked = "kube-proxy's default"
+	if s.file != nil || s.config.Mode != "" {
+		log.Info("every proxy mode runs as userspace", "asked", cmp.Or(s.config.Mode, "kube-proxy's default"), "runs", "userspace")
 	}
-	log.Info("every proxy mode runs as userspace", "asked", asked, "runs", "userspace")
 }
 
 // ignoredFlags are those that the file replaces.

@@ -31,6 +31,8 @@ type options struct {
 	connectionLog string
 	connectionOut string
 
+	statsdAddress string
+
 	kubeProxy *settings
 
 	// What validate made of the text above.
@@ -57,6 +59,7 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.DurationVar(&o.drainTimeout, "drain-timeout", 30*time.Second, "how long connections may go on after SIGTERM before they are reset")
 	f.StringVar(&o.connectionLog, "connection-log", "off", "one line for each connection that has ended: off, text or json")
 	f.StringVar(&o.connectionOut, "connection-log-file", "", "file the connection log is appended to; default: standard output")
+	f.StringVar(&o.statsdAddress, "statsd-address", "", "host:port of a statsd server that is sent the events of /metrics too, over UDP; empty: none")
 }
 
 // validate checks what pflag cannot.
@@ -81,6 +84,9 @@ func (o *options) validate() error {
 	}
 	if _, ok := balancer.Lookup(o.balancer); !ok {
 		return usagef("--balancer %q: want one of %s, or %s", o.balancer, strings.Join(balancer.Names(), ", "), ipvsNames)
+	}
+	if err := checkStatsd(o.statsdAddress); err != nil && o.statsdAddress != "" {
+		return usagef("--statsd-address %q: %w", o.statsdAddress, err)
 	}
 	if err := o.validateNumbers(); err != nil {
 		return err

@@ -21,7 +21,12 @@ func runProxy(ctx context.Context, env environment, o options) error {
 	}
 	ctx, cancel := o.kubeProxy.untilFileChanges(ctx, log)
 	defer cancel()
-	from, place, err := openServices(env, o, node, log)
+	ob, err := newObserver(o, node, log)
+	if err != nil {
+		return err
+	}
+	defer ob.close()
+	from, place, err := openServices(env, o, ob, log)
 	if err != nil {
 		return err
 	}
@@ -33,6 +38,7 @@ func runProxy(ctx context.Context, env environment, o options) error {
 		return err
 	}
 	defer in.close()
+	o.kubeProxy.say(log)
 	o.kubeProxy.applyToKernel(o.manifests == "", log)
 	records, err := openConnectionLog(env, o, log)
 	if err != nil {
@@ -40,12 +46,9 @@ func runProxy(ctx context.Context, env environment, o options) error {
 	}
 	defer records.close()
 	log.Info("starting", "version", versionText(), "node", node, "services", place, "redirect", in.name, "listener ports kept", len(in.kept))
-	ob, err := newObserver(o, node, log)
-	if err != nil {
-		return err
-	}
-	defer ob.close()
+	ob.events.started()
 	config := proxyConfig(o, in, both(ob.metrics.Record, records.record), log)
+	config.Trouble = ob.events.trouble
 	d := &daemon{proxy: proxy.New(config), rules: in.rules, pods: o.pods, observer: ob, period: o.syncPeriod, minPeriod: o.minSyncPeriod, log: log}
 	ob.metrics.Watch(d.proxy, records.log)
 	err = serve(ctx, env, o, d, from)
@@ -60,7 +63,6 @@ func prepare(env environment, o *options) (log *slog.Logger, node string, err er
 		return nil, "", err
 	}
 	log = newLog(env.Stderr, o.kubeProxy.config.Logging.Format, int(o.kubeProxy.config.Logging.Verbosity))
-	o.kubeProxy.say(log)
 	if node, err = o.nodeName(); err != nil {
 		return nil, "", fmt.Errorf("find this node's name (give --hostname-override): %w", err)
 	}
@@ -101,7 +103,7 @@ func openRedirection(ctx context.Context, o options, log *slog.Logger) (*redirec
 	if err != nil {
 		return nil, err
 	}
-	alone, err := standAlone()
+	alone, err := standAlone(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +144,8 @@ func serve(ctx context.Context, env environment, o options, d *daemon, from serv
 // be called from one goroutine only.
 func replace(snapshots chan *service.Snapshot, snap *service.Snapshot) {
 	select {
-	case <-snapshots:
+	case missed := <-snapshots:
+		snap = snap.InPlaceOf(missed)
 	default:
 	}
 	snapshots <- snap

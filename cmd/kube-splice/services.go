@@ -17,11 +17,14 @@ type services interface {
 }
 
 // openServices returns the source that the options name, and that name.
-func openServices(env environment, o options, node string, log *slog.Logger) (services, string, error) {
+func openServices(env environment, o options, ob *observer, log *slog.Logger) (services, string, error) {
 	noExternalIPs := !config.AllowsExternalIPs(o.kubeProxy.config)
 	if o.manifests != "" {
-		return &source.Manifests{Path: o.manifests, Stdin: env.Stdin, NodeName: node, KnownBalancer: knownBalancer, NoExternalIPs: noExternalIPs, Log: log}, o.manifests, nil
+		return &source.Manifests{
+			Path: o.manifests, Stdin: env.Stdin, NodeName: ob.node, KnownBalancer: knownBalancer, NoExternalIPs: noExternalIPs, Log: log,
+		}, o.manifests, nil
 	}
+	source.RouteClientLogs(log)
 	client := o.kubeProxy.config.ClientConnection
 	access, err := source.ClusterAccess(o.kubeProxy.flags.master, client.Kubeconfig)
 	if errors.Is(err, source.ErrNoCluster) {
@@ -32,7 +35,10 @@ func openServices(env environment, o options, node string, log *slog.Logger) (se
 	}
 	access.QPS, access.Burst = client.QPS, int(client.Burst)
 	access.ContentType, access.AcceptContentTypes = client.ContentType, client.AcceptContentTypes
-	return &source.Kubernetes{Config: access, NodeName: node, KnownBalancer: knownBalancer, NoExternalIPs: noExternalIPs, Log: log}, access.Host, nil
+	return &source.Kubernetes{
+		Config: access, NodeName: ob.node, KnownBalancer: knownBalancer, NoExternalIPs: noExternalIPs,
+		Events: ob.events.to, Requests: ob.metrics, Log: log,
+	}, access.Host, nil
 }
 
 func knownBalancer(name string) bool {
