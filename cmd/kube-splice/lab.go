@@ -54,13 +54,14 @@ command on each, and what to try first. A web server answers in every pod.`,
 func sayNext(w io.Writer, running *lab.Running) error {
 	enter := func(machine string) string { return strings.Join(running.Enter(machine), " ") }
 	_, err := fmt.Fprintf(w, `
-Every pod answers HTTP on port %d. Start the proxy on node, in the project's folder:
+Every pod answers HTTP on port %d. Addresses in %s and %s lead to node: Services' addresses
+are to be from there. Start the proxy on node, in the project's folder:
   %s %s --manifests testdata/manifests --hostname-override node
 Ask a Service from client, in another terminal:
   %s curl http://10.96.0.10/
 End the lab, and what runs in it:
-  %[3]s lab down
-`, running.Port, enter("node"), os.Args[0], enter("client"))
+  %[5]s lab down
+`, running.Port, lab.ServiceCIDR, lab.ServiceCIDRv6, enter("node"), os.Args[0], enter("client"))
 	return err
 }
 
