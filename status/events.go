@@ -20,8 +20,11 @@ func (m *Metrics) Synced(f service.Family, all bool, took time.Duration) {
 	}
 	m.observe(syncDuration, took, f.String())
 	m.observe(kind, took, f.String())
-	m.set(syncLast, now(), f.String())
 }
+
+// InForce says that all that was queued for a family is in force, whether or not that took
+// a writing of rules. Alerts compare its time with that of Queued.
+func (m *Metrics) InForce(f service.Family) { m.set(syncLast, now(), f.String()) }
 
 // Writer is the way rules are written, as far as failures are counted apart.
 type Writer uint8

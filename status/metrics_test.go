@@ -71,6 +71,7 @@ func happen(m *status.Metrics) {
 	m.Queued(service.IPv4)
 	m.Synced(service.IPv4, true, 3*time.Millisecond)
 	m.Synced(service.IPv4, false, time.Millisecond)
+	m.InForce(service.IPv4)
 	m.SyncFailed(status.IPTables, service.IPv4)
 	m.SyncFailed(status.IPTablesPartial, service.IPv6)
 	m.SyncFailed(status.NFTables, service.IPv6)

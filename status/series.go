@@ -72,7 +72,7 @@ var (
 	syncDuration    = &series{key: kubeproxy("sync_proxy_rules_duration_seconds"), help: "Time taken by a writing of rules.", kind: histogram, labels: byFamily, buckets: syncBuckets}
 	syncFull        = &series{key: kubeproxy("sync_full_proxy_rules_duration_seconds"), help: "Time taken by a writing of all rules.", kind: histogram, labels: byFamily, buckets: syncBuckets}
 	syncPartial     = &series{key: kubeproxy("sync_partial_proxy_rules_duration_seconds"), help: "Time taken by a writing of the rules that changed.", kind: histogram, labels: byFamily, buckets: syncBuckets}
-	syncLast        = &series{key: kubeproxy("sync_proxy_rules_last_timestamp_seconds"), help: "When rules were last written with success.", kind: gauge, labels: byFamily}
+	syncLast        = &series{key: kubeproxy("sync_proxy_rules_last_timestamp_seconds"), help: "When all that was noticed was last seen to be in force.", kind: gauge, labels: byFamily}
 	syncQueued      = &series{key: kubeproxy("sync_proxy_rules_last_queued_timestamp_seconds"), help: "When a change of Services or endpoints was last noticed.", kind: gauge, labels: byFamily}
 	programming     = &series{key: kubeproxy("network_programming_duration_seconds"), help: "Time from an endpoint's change, as its EndpointSlice dates it, until it was in force here.", kind: histogram, labels: byFamily, buckets: programmingBuckets}
 	endpointPending = &series{key: kubeproxy("sync_proxy_rules_endpoint_changes_pending"), help: "Endpoint changes that are not in force yet.", kind: gauge}

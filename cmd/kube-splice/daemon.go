@@ -224,6 +224,8 @@ func (d *daemon) finish(ctx context.Context, out outcome) {
 	}
 	if !d.dirty {
 		d.settle()
+	} else if out.synced {
+		d.observer.behind()
 	}
 }
 

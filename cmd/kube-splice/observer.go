@@ -108,10 +108,20 @@ func (ob *observer) synced(out outcome) {
 	}
 }
 
+// behind says that rules were written, but for a Snapshot that is no longer the latest:
+// the proxy does its work, however fast changes come.
+func (ob *observer) behind() {
+	for _, f := range families {
+		ob.health.Updated(f)
+		ob.health.QueuedUpdate(f)
+	}
+}
+
 // inForce says that the latest Snapshot is served.
 func (ob *observer) inForce(snap *service.Snapshot) {
 	for _, f := range families {
 		ob.health.Updated(f)
+		ob.metrics.InForce(f)
 	}
 	for _, t := range ob.triggers {
 		ob.metrics.Programmed(t.Family, time.Since(t.At))

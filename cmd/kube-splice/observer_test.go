@@ -71,6 +71,30 @@ func endpoints(local bool, ready ...bool) []service.Endpoint {
 	return all
 }
 
+// Alerts made for kube-proxy compare the two times.
+func TestChangeThatTakesNoRuleIsNotLeftBehind(t *testing.T) {
+	ob := newTestObserver(t)
+	at := func(name string) (seconds float64) {
+		t.Helper()
+		w := httptest.NewRecorder()
+		ob.metrics.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+		_, line, _ := strings.Cut(w.Body.String(), "\nkubeproxy_sync_proxy_rules_"+name+`_timestamp_seconds{ip_family="IPv6"} `)
+		if _, err := fmt.Sscan(line, &seconds); err != nil {
+			t.Errorf("there is no time %s: %v", name, err)
+		}
+		return seconds
+	}
+	snap := &service.Snapshot{}
+	ob.queued(snap)
+	ob.synced(outcome{})
+	ob.inForce(snap)
+	ob.queued(snap)
+	ob.inForce(snap)
+	if queued, last := at("last_queued"), at("last"); last < queued {
+		t.Errorf("queued at %f, and last in force at %f", queued, last)
+	}
+}
+
 func TestServicePortsWithoutLocalEndpointsAreCountedByPolicy(t *testing.T) {
 	ob := newTestObserver(t)
 	port := func(name string, f service.Family, internal, external service.Scope, its ...service.Endpoint) *service.Port {

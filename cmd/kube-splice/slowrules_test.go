@@ -38,6 +38,25 @@ func TestSlowRuleProgramsHoldUpNoConnectionAndNoChangeOfEndpoints(t *testing.T) 
 	}
 }
 
+// A liveness probe would end a program that is only busy.
+func TestChangesWithoutAnEndLeaveTheProgramHealthy(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.small()
+	p := c.programs("nft")
+	const period = 3 * time.Second
+	c.launch(p.setup(), "--iptables-sync-period", period.String()).waitReady()
+	for _, name := range []string{"iptables-restore", "ip6tables-restore"} {
+		p.wrap(name, "sleep 1\nexec $REAL \"$@\"")
+	}
+	began := time.Now()
+	for i := 0; time.Since(began) < 4*period; i++ { // an update is overdue after two
+		c.apply("edited", newService("edited", "10.96.0.12", port(8000+int32(i%100))))
+		wantPage(t, c.Outside, "http://172.20.1.2:10256/livez", 200, "")
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
 // checkPace demands that every attempt succeeded, and quickly. One that waited for
 // a rule program would take seconds, and with it the many that came meanwhile; the
 // few that a busy machine delays are let pass.
