@@ -21,9 +21,9 @@ func hostAddress(family service.Family, nodeIPs []netip.Addr) (netip.Addr, error
 	if err != nil {
 		return netip.Addr{}, err
 	}
-	addrs, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlinkFamily(family)) })
+	addrs, err := hostAddresses(family)
 	if err != nil {
-		return netip.Addr{}, fmt.Errorf("list %s addresses of this host: %w", family, err)
+		return netip.Addr{}, err
 	}
 	best, bestRank := netip.Addr{}, -1
 	for _, a := range addrs {
@@ -46,6 +46,15 @@ func hostAddress(family service.Family, nodeIPs []netip.Addr) (netip.Addr, error
 		}
 	}
 	return best, nil
+}
+
+// hostAddresses returns all addresses of this host, of every interface.
+func hostAddresses(family service.Family) ([]netlink.Addr, error) {
+	addrs, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlinkFamily(family)) })
+	if err != nil {
+		return nil, fmt.Errorf("list %s addresses of this host: %w", family, err)
+	}
+	return addrs, nil
 }
 
 // usable reports whether packets may be led to addr. An IPv6 address that is known

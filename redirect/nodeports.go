@@ -89,3 +89,33 @@ func (a NodePortAddresses) destinations(family service.Family, host netip.Addr, 
 	}
 	return dests
 }
+
+// OfNode returns the addresses of this node that answer on node ports of one family,
+// for servers that are to listen on those alone; none stands for every address. The
+// primary one is as for rules.
+func (a NodePortAddresses) OfNode(family service.Family, nodeIPs []netip.Addr) ([]netip.Addr, error) {
+	var host netip.Addr
+	if a.primary {
+		var err error
+		if host, err = hostAddress(family, nodeIPs); err != nil {
+			return nil, err
+		}
+	}
+	dests := a.destinations(family, host, nodeIPs)
+	if slices.ContainsFunc(dests, func(p netip.Prefix) bool { return p.Bits() == 0 }) {
+		return nil, nil
+	}
+	addrs, err := hostAddresses(family)
+	if err != nil {
+		return nil, err
+	}
+	var its []netip.Addr
+	for _, listed := range addrs {
+		addr, ok := netip.AddrFromSlice(listed.IP)
+		addr = addr.Unmap()
+		if ok && slices.ContainsFunc(dests, func(p netip.Prefix) bool { return p.Contains(addr) }) {
+			its = append(its, addr)
+		}
+	}
+	return its, nil
+}

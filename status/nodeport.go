@@ -30,9 +30,10 @@ type NodePortHealthConfig struct {
 	// Healthy reports whether the proxy itself does its work; nil means that it
 	// always does. Health.Healthy is meant for it.
 	Healthy func() bool
-	// Addresses is where to listen, from nodePortAddresses; a family without any
-	// is listened for on every address.
-	Addresses []netip.Addr
+	// Addresses returns where to listen, from nodePortAddresses; a family without any
+	// is listened for on every address. It is asked whenever a server is opened. Nil
+	// means every address.
+	Addresses func(service.Family) ([]netip.Addr, error)
 	// Failed is told of a server that cannot be opened, once until it can. May be
 	// nil.
 	Failed func(HealthCheck, error)
@@ -107,7 +108,11 @@ func (n *NodePortHealth) server(id HealthCheck) (*checkServer, error) {
 	}
 	server := &checkServer{check: id, healthy: n.cfg.Healthy}
 	server.http = newHTTPServer(server, slog.New(slog.DiscardHandler))
-	for _, addr := range n.addresses(id.Family) {
+	addresses, err := n.addresses(id.Family)
+	if err != nil {
+		return nil, fmt.Errorf("answer health checks of %s/%s: %w", id.Namespace, id.Service, err)
+	}
+	for _, addr := range addresses {
 		ln, err := net.Listen(network(id.Family), netip.AddrPortFrom(addr, id.Port).String())
 		if err != nil {
 			server.close()
@@ -120,17 +125,13 @@ func (n *NodePortHealth) server(id HealthCheck) (*checkServer, error) {
 	return server, nil
 }
 
-func (n *NodePortHealth) addresses(f service.Family) []netip.Addr {
-	var own []netip.Addr
-	for _, addr := range n.cfg.Addresses {
-		if service.FamilyOf(addr) == f {
-			own = append(own, addr.Unmap())
+func (n *NodePortHealth) addresses(f service.Family) ([]netip.Addr, error) {
+	if n.cfg.Addresses != nil {
+		if own, err := n.cfg.Addresses(f); err != nil || len(own) > 0 {
+			return own, err
 		}
 	}
-	if own == nil {
-		own = []netip.Addr{f.Unspecified()}
-	}
-	return own
+	return []netip.Addr{f.Unspecified()}, nil
 }
 
 func network(f service.Family) string {

@@ -131,10 +131,20 @@ func TestHealthCheckOfEachFamilyHasItsOwnCount(t *testing.T) {
 	wantCheck(t, "http://[::1]:32001", 200, "web", 3, true)
 }
 
+// inIPv4 has addresses for IPv4, and none for IPv6.
+func inIPv4(addresses ...string) func(service.Family) ([]netip.Addr, error) {
+	return func(f service.Family) (its []netip.Addr, err error) {
+		for _, text := range addresses {
+			if f == service.IPv4 {
+				its = append(its, netip.MustParseAddr(text))
+			}
+		}
+		return its, nil
+	}
+}
+
 func TestHealthChecksListenOnTheGivenAddressesOnly(t *testing.T) {
-	n := newNodePortHealth(t, status.NodePortHealthConfig{Addresses: []netip.Addr{
-		netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr("::ffff:127.0.0.3"),
-	}})
+	n := newNodePortHealth(t, status.NodePortHealthConfig{Addresses: inIPv4("127.0.0.2", "127.0.0.3")})
 	six := webCheck(32001, 3)
 	six.Family = service.IPv6
 	check(t, n.Sync([]status.HealthCheck{webCheck(32001, 1), six}))
@@ -149,7 +159,7 @@ func TestHealthCheckOnATakenPortIsToldOnceAndTriedAgain(t *testing.T) {
 	check(t, err)
 	var failed []status.HealthCheck
 	n := newNodePortHealth(t, status.NodePortHealthConfig{
-		Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr("127.0.0.3")},
+		Addresses: inIPv4("127.0.0.2", "127.0.0.3"),
 		Failed:    func(c status.HealthCheck, err error) { failed = append(failed, c) },
 	})
 	checks := []status.HealthCheck{webCheck(32001, 1), {Namespace: "default", Service: "other", Family: service.IPv4, Port: 32002, LocalEndpoints: 1}}
