@@ -23,7 +23,7 @@ func standAlone(ctx context.Context) (*net.UnixConn, error) {
 	ctx, cancel := context.WithTimeout(ctx, predecessorPatience)
 	defer cancel()
 	for {
-		mark, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: "@kube-splice", Net: "unixgram"})
+		mark, err := markNode()
 		switch {
 		case err == nil:
 			return mark, nil
@@ -36,4 +36,17 @@ func standAlone(ctx context.Context) (*net.UnixConn, error) {
 			return nil, errors.New("another kube-splice serves this node already: stop it first")
 		}
 	}
+}
+
+func markNode() (*net.UnixConn, error) {
+	return net.ListenUnixgram("unixgram", &net.UnixAddr{Name: "@kube-splice", Net: "unixgram"})
+}
+
+// isServed reports whether a kube-splice writes rules for this node.
+func isServed() bool {
+	mark, err := markNode()
+	if err == nil {
+		_ = mark.Close()
+	}
+	return errors.Is(err, syscall.EADDRINUSE)
 }

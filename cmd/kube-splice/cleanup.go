@@ -23,9 +23,13 @@ again. It may be run again, and leaves every other rule as it is.`,
 }
 
 func runCleanup(ctx context.Context, env environment) error {
-	removed, err := redirect.Cleanup(ctx, redirect.Config{Log: newLog(env.Stderr, "text", 0)})
+	log := newLog(env.Stderr, "text", 0)
+	removed, err := redirect.Cleanup(ctx, redirect.Config{Log: log})
 	if err != nil {
 		return err
+	}
+	if isServed() {
+		log.Warn("a kube-splice runs on this node and writes its rules again: stop it, then clean up once more")
 	}
 	said := "there were no rules of kube-splice"
 	if len(removed) > 0 {

@@ -153,3 +153,19 @@ func TestLeftoversInTheOtherKernelInterfaceAreRemoved(t *testing.T) {
 		}
 	}
 }
+
+func TestCleanupUnderARunningProgramSaysThatItWritesItsRulesAgain(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.small()
+	p := c.start()
+	said, status := c.runToEnd("", "cleanup")
+	if status != exitOK || !strings.Contains(said, "removed the rules") || !strings.Contains(said, "stop it") {
+		t.Errorf("cleanup said %q and ended with status %d, want what to do", said, status)
+	}
+	eventually(t, func() error { return answeredBy(c, webAddress, "pod-a") })
+	p.finish(1)
+	if said, _ := c.runToEnd("", "cleanup"); strings.Contains(said, "stop it") {
+		t.Errorf("after the end of the program, cleanup said %q", said)
+	}
+}
