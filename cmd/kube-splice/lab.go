@@ -54,8 +54,8 @@ command on each, and what to try first. A web server answers in every pod.`,
 func sayNext(w io.Writer, running *lab.Running) error {
 	enter := func(machine string) string { return strings.Join(running.Enter(machine), " ") }
 	_, err := fmt.Fprintf(w, `
-Every pod answers HTTP on port %d. Addresses in %s and %s lead to node: Services' addresses
-are to be from there. Start the proxy on node, in the project's folder:
+Every pod answers HTTP on port %d, and %s and %s lead to node:
+give addresses from there to Services of your own. Start the proxy on node, in the project's folder:
   %s %s --manifests testdata/manifests --hostname-override node
 Ask a Service from client, in another terminal:
   %s curl http://10.96.0.10/
