@@ -69,7 +69,8 @@ type Opened struct {
 }
 
 // Open brings listeners, balancers and held node ports to what snap wants, except
-// that what snap no longer has is only parked; Prune closes it.
+// that what snap no longer calls for stays until Prune closes it: the listener of a
+// Service port that is gone is parked, one of a scope that is gone serves as the other.
 func (p *Proxy) Open(snap *service.Snapshot) Opened {
 	var opened Opened
 	p.troubles.begin()
@@ -123,7 +124,7 @@ func (p *Proxy) openPort(port *service.Port, nodeIPs []netip.Addr, opened *Opene
 	if !p.troubles.note(port.Name, "serve", s.park()) {
 		opened.Failed++
 	} else if changed {
-		p.cfg.Log.Debug("serving", "service", port.Name.String(), "endpoints", s.counts().Endpoints)
+		p.cfg.Log.Debug("serving", "service", port.Name.String(), "endpoints", s.endpoints())
 	}
 	for _, portal := range front.portals {
 		l := s.listeners[portal.Scope]
