@@ -72,7 +72,7 @@ type Opened struct {
 // that what snap no longer calls for stays until Prune closes it: the listener of a
 // Service port that is gone is parked, one of a scope that is gone serves as the other.
 func (p *Proxy) Open(snap *service.Snapshot) Opened {
-	var opened Opened
+	opened := Opened{Bindings: make([]service.Binding, 0, len(snap.Ports))}
 	p.troubles.begin()
 	p.ports.plan(snap.Ports)
 	for _, s := range p.services {
@@ -131,17 +131,22 @@ func (p *Proxy) openPort(port *service.Port, nodeIPs []netip.Addr, opened *Opene
 		if l == nil {
 			continue // said already
 		}
-		err := p.hold(port.Name.Family, portal)
-		if errors.Is(err, errNoRoomForListener) {
+		if err := p.hold(port.Name.Family, portal); err != nil {
 			opened.Failed++
-			p.troubles.note(service.Name{}, "open every listener", err) // one line for all
-			continue
-		}
-		if !p.troubles.note(port.Name, "open "+portalText(portal), err) {
-			opened.Failed++
+			p.noteUnheld(port.Name, portal, err)
 			continue
 		}
 		opened.Bindings = append(opened.Bindings, service.Binding{Name: port.Name, Portal: portal, Listener: l.addr})
+	}
+}
+
+// noteUnheld says that a portal cannot be held: one line for all where descriptors are
+// too few.
+func (p *Proxy) noteUnheld(name service.Name, portal service.Portal, err error) {
+	if errors.Is(err, errNoRoomForListener) {
+		p.troubles.note(service.Name{}, "open every listener", err)
+	} else {
+		p.troubles.note(name, "open "+portalText(portal), err)
 	}
 }
 
