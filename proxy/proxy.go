@@ -27,6 +27,7 @@ type Proxy struct {
 	services map[service.Name]*servicePort
 	open     int // listeners
 	claims   map[netip.AddrPort]*claim
+	own      func() (map[netip.Addr]bool, error) // ownAddresses, asked once an Open at most
 	troubles troubles
 	alone    map[service.Name]bool // ports of other protocols, said already
 
@@ -73,6 +74,7 @@ type Opened struct {
 // Service port that is gone is parked, one of a scope that is gone serves as the other.
 func (p *Proxy) Open(snap *service.Snapshot) Opened {
 	opened := Opened{Bindings: make([]service.Binding, 0, len(snap.Ports))}
+	p.own = sync.OnceValues(ownAddresses)
 	p.troubles.begin()
 	p.ports.plan(snap.Ports)
 	for _, s := range p.services {
@@ -259,14 +261,18 @@ func (p *Proxy) isOwnListener(addr netip.AddrPort) bool {
 	if !p.hasListener(addr.Port()) {
 		return false
 	}
-	local, err := net.InterfaceAddrs()
-	if err != nil {
-		return true // cannot tell; a refused dial is better than a loop
-	}
-	for _, a := range local {
-		if prefix, err := netip.ParsePrefix(a.String()); err == nil && prefix.Addr() == addr.Addr() {
-			return true
+	own, err := ownAddresses()
+	return err != nil || own[addr.Addr()] // a refused dial is better than a loop
+}
+
+// ownAddresses returns the addresses of this node.
+func ownAddresses() (map[netip.Addr]bool, error) {
+	addrs, err := net.InterfaceAddrs()
+	own := make(map[netip.Addr]bool, len(addrs))
+	for _, a := range addrs {
+		if prefix, err := netip.ParsePrefix(a.String()); err == nil {
+			own[prefix.Addr()] = true
 		}
 	}
-	return false
+	return own, err
 }
