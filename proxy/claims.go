@@ -39,6 +39,11 @@ func (p *Proxy) hold(family service.Family, portal service.Portal) error {
 		c.wanted = true
 		return nil
 	}
+	if portal.Kind != service.NodePort {
+		if own, err := p.own(); err == nil && !own[addr] {
+			return nil // trying to bind thousands of them would tell the same, at each change
+		}
+	}
 	if !p.roomForListener() {
 		return errNoRoomForListener
 	}
@@ -48,7 +53,7 @@ func (p *Proxy) hold(family service.Family, portal service.Portal) error {
 		p.claims[at] = &claim{fd: fd, wanted: true}
 		return nil
 	case errors.Is(err, unix.EADDRNOTAVAIL) && portal.Kind != service.NodePort:
-		return nil // not an address of this node
+		return nil // not an address of this node any more, or not yet
 	case errors.Is(err, unix.EADDRINUSE) && p.hasListener(portal.Number):
 		return fmt.Errorf("a listener of this proxy has port %d: keep --proxy-port-range apart from the node ports: %w", portal.Number, err)
 	case errors.Is(err, unix.EADDRINUSE):

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"syscall"
 	"testing"
@@ -110,6 +111,33 @@ func TestExternalAddressOfTheNodeItselfIsNotTakenFromItsPrograms(t *testing.T) {
 	if ln, err := net.Listen("tcp", "10.88.0.12:2222"); err == nil {
 		_ = ln.Close()
 		t.Error("the load balancer's address, which is the node's own, is not held")
+	}
+}
+
+func TestAddressThatIsNotTheNodesIsNotHeldEvenIfItCanBeBound(t *testing.T) {
+	const anyAddress = "/proc/sys/net/ipv4/ip_nonlocal_bind"
+	check(t, os.WriteFile(anyAddress, []byte("1"), 0))
+	defer func() { check(t, os.WriteFile(anyAddress, []byte("0"), 0)) }()
+	r := newRig(t, ruled)
+	p := newPort("web")
+	p.LoadBalancerIPs = []netip.Addr{netip.MustParseAddr("192.0.2.1")}
+	r.open(p)
+	standby, err := net.Listen("tcp", "192.0.2.1:80") // as a program that waits for the address
+	check(t, err)
+	_ = standby.Close()
+}
+
+func TestAddressThatComesToTheNodeIsHeld(t *testing.T) {
+	r := newRig(t, ruled)
+	p := newPort("web")
+	p.LoadBalancerIPs = []netip.Addr{netip.MustParseAddr("192.0.2.1")}
+	r.open(p)
+	check(t, addAddress("lo", "192.0.2.1/32"))
+	defer func() { check(t, removeAddress("lo", "192.0.2.1/32")) }()
+	r.open(p)
+	if ln, err := net.Listen("tcp", "192.0.2.1:80"); err == nil {
+		_ = ln.Close()
+		t.Error("another program could take it")
 	}
 }
 

@@ -27,6 +27,7 @@ type Proxy struct {
 	services map[service.Name]*servicePort
 	open     int // listeners
 	claims   map[netip.AddrPort]*claim
+	own      func() (map[netip.Addr]bool, error) // ownAddresses, asked once an Open at most
 	troubles troubles
 	alone    map[service.Name]bool // ports of other protocols, said already
 
@@ -69,9 +70,11 @@ type Opened struct {
 }
 
 // Open brings listeners, balancers and held node ports to what snap wants, except
-// that what snap no longer has is only parked; Prune closes it.
+// that what snap no longer calls for stays until Prune closes it: the listener of a
+// Service port that is gone is parked, one of a scope that is gone serves as the other.
 func (p *Proxy) Open(snap *service.Snapshot) Opened {
-	var opened Opened
+	opened := Opened{Bindings: make([]service.Binding, 0, len(snap.Ports))}
+	p.own = sync.OnceValues(ownAddresses)
 	p.troubles.begin()
 	p.ports.plan(snap.Ports)
 	for _, s := range p.services {
@@ -123,24 +126,29 @@ func (p *Proxy) openPort(port *service.Port, nodeIPs []netip.Addr, opened *Opene
 	if !p.troubles.note(port.Name, "serve", s.park()) {
 		opened.Failed++
 	} else if changed {
-		p.cfg.Log.Debug("serving", "service", port.Name.String(), "endpoints", s.counts().Endpoints)
+		p.cfg.Log.Debug("serving", "service", port.Name.String(), "endpoints", s.endpoints())
 	}
 	for _, portal := range front.portals {
 		l := s.listeners[portal.Scope]
 		if l == nil {
 			continue // said already
 		}
-		err := p.hold(port.Name.Family, portal)
-		if errors.Is(err, errNoRoomForListener) {
+		if err := p.hold(port.Name.Family, portal); err != nil {
 			opened.Failed++
-			p.troubles.note(service.Name{}, "open every listener", err) // one line for all
-			continue
-		}
-		if !p.troubles.note(port.Name, "open "+portalText(portal), err) {
-			opened.Failed++
+			p.noteUnheld(port.Name, portal, err)
 			continue
 		}
 		opened.Bindings = append(opened.Bindings, service.Binding{Name: port.Name, Portal: portal, Listener: l.addr})
+	}
+}
+
+// noteUnheld says that a portal cannot be held: one line for all where descriptors are
+// too few.
+func (p *Proxy) noteUnheld(name service.Name, portal service.Portal, err error) {
+	if errors.Is(err, errNoRoomForListener) {
+		p.troubles.note(service.Name{}, "open every listener", err)
+	} else {
+		p.troubles.note(name, "open "+portalText(portal), err)
 	}
 }
 
@@ -253,14 +261,18 @@ func (p *Proxy) isOwnListener(addr netip.AddrPort) bool {
 	if !p.hasListener(addr.Port()) {
 		return false
 	}
-	local, err := net.InterfaceAddrs()
-	if err != nil {
-		return true // cannot tell; a refused dial is better than a loop
-	}
-	for _, a := range local {
-		if prefix, err := netip.ParsePrefix(a.String()); err == nil && prefix.Addr() == addr.Addr() {
-			return true
+	own, err := ownAddresses()
+	return err != nil || own[addr.Addr()] // a refused dial is better than a loop
+}
+
+// ownAddresses returns the addresses of this node.
+func ownAddresses() (map[netip.Addr]bool, error) {
+	addrs, err := net.InterfaceAddrs()
+	own := make(map[netip.Addr]bool, len(addrs))
+	for _, a := range addrs {
+		if prefix, err := netip.ParsePrefix(a.String()); err == nil {
+			own[prefix.Addr()] = true
 		}
 	}
-	return false
+	return own, err
 }

@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -172,6 +175,47 @@ func localEndpoints(p *service.Port) *service.Port {
 		p.Endpoints[i].Local = true
 	}
 	return p
+}
+
+// Whoever asks while a traffic policy is edited gets the endpoints of the one or of the
+// other.
+func TestPolicyEditsLeaveNoClientWithoutAnEndpoint(t *testing.T) {
+	a, _ := echo(t, "a", "10.88.0.11:0")
+	r := newRig(t, func(c *proxy.Config) { c.Record = nil })
+	var edits [2]*service.Port
+	for i, policy := range []service.Scope{cluster, local} {
+		edits[i] = localEndpoints(newPort("web", a))
+		edits[i].Internal = policy
+	}
+	at := scopedListener(t, r.openPolicies(edits[0]), cluster)
+	var asking sync.WaitGroup
+	var failed atomic.Int64
+	for range 4 {
+		asking.Go(func() {
+			for range 500 {
+				c, err := tryConnect(at)
+				if err != nil {
+					failed.Add(1)
+					continue
+				}
+				_ = c.Close()
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { asking.Wait(); close(done) }()
+	for i := 0; ; i++ {
+		r.openPolicies(edits[i%2])
+		select {
+		case <-done:
+			if n := failed.Load(); n > 0 {
+				t.Errorf("%d clients of 2000 were left without an endpoint in %d edits", n, i)
+			}
+			return
+		default:
+			runtime.Gosched()
+		}
+	}
 }
 
 func TestScopeThatComesBackBeforeItIsPrunedKeepsItsListener(t *testing.T) {

@@ -16,7 +16,7 @@ type servicePort struct {
 	name     service.Name
 	balancer *balancer.Balancer
 	front    atomic.Pointer[front]        // set before the first listener is opened
-	eligible [service.Scopes]atomic.Int64 // endpoints that may be given connections; 0 for a scope not in use
+	eligible [service.Scopes]atomic.Int64 // endpoints that may be given connections
 	tally    tally
 
 	// The owner's.
@@ -29,28 +29,31 @@ func (p *Proxy) newServicePort(name service.Name) *servicePort {
 	return &servicePort{name: name, balancer: balancer.New(balancer.Config{Evicted: &p.counters.evicted})}
 }
 
-// update makes s serve port: connections see the new front, and the balancer gets the
-// eligible endpoints of each scope in use. It reports whether there was a change; an
+// update makes s serve port: the balancer gets the eligible endpoints of each scope in
+// use, and connections see the new front. It reports whether there was a change; an
 // unchanged port costs nothing.
+//
+// No client may find itself between two traffic policies with nobody to go to. So a
+// scope has its endpoints before a front has it, and keeps them while it has a listener.
 func (s *servicePort) update(port *service.Port, nodeIPs []netip.Addr, defaultBalancer string) (changed bool) {
 	if f := s.front.Load(); f != nil && !s.left && f.port == port && (f.ranges == nil || slices.Equal(f.nodeIPs, nodeIPs)) {
 		return false
 	}
 	s.left = false
 	f := newFront(port, nodeIPs)
-	s.front.Store(f)
 	policy := port.Policy.Balancer
 	if policy == "" {
 		policy = defaultBalancer
 	}
 	var eligible balancer.Eligible
 	for scope := range service.Scope(service.Scopes) {
-		if f.uses(scope) {
+		if f.uses(scope) || s.listeners[scope] != nil {
 			eligible[scope] = port.Eligible(scope)
 		}
 	}
 	s.balancer.Update(policy, port.Policy.Affinity, eligible)
 	s.countEligible(eligible)
+	s.front.Store(f)
 	return true
 }
 
@@ -68,6 +71,17 @@ func (s *servicePort) countEligible(eligible balancer.Eligible) {
 	}
 }
 
+// endpoints returns how many endpoints the clients get that get the most.
+func (s *servicePort) endpoints() (most int64) {
+	f := s.front.Load()
+	for scope := range s.eligible {
+		if f.uses(service.Scope(scope)) {
+			most = max(most, s.eligible[scope].Load())
+		}
+	}
+	return most
+}
+
 // park makes each listener refuse or serve, as there are endpoints for it. One whose
 // scope is not in use any more serves while any other would, until it is closed: rules
 // still lead to it.
@@ -78,7 +92,7 @@ func (s *servicePort) park() error {
 		}
 		eligible := s.eligible[scope].Load()
 		if !s.front.Load().uses(service.Scope(scope)) {
-			eligible = s.eligible[service.Cluster].Load() + s.eligible[service.Local].Load()
+			eligible = s.endpoints()
 		}
 		if err := l.setParked(eligible == 0); err != nil {
 			return err

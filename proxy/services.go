@@ -32,7 +32,8 @@ type ServiceCounts struct {
 	AffinityRecords int
 }
 
-// Services returns the counts of every Service port that is served, each Name once, in no order. It may be called from any goroutine and holds up no connection.
+// Services returns the counts of every Service port that is served, each Name once, in
+// no order. It may be called from any goroutine and holds up no connection.
 func (p *Proxy) Services() []ServiceCounts {
 	services := *p.published.Load()
 	counts := make([]ServiceCounts, len(services))
@@ -46,7 +47,7 @@ func (s *servicePort) counts() ServiceCounts {
 	c := ServiceCounts{
 		Name: s.name, Accepted: s.tally.accepted.Load(), Active: s.tally.active.Load(),
 		Up: s.tally.up.Load(), Down: s.tally.down.Load(), FailedTries: s.tally.failedTries.Load(),
-		Endpoints: max(s.eligible[service.Cluster].Load(), s.eligible[service.Local].Load()),
+		Endpoints: s.endpoints(),
 	}
 	// The balancer is asked only where it has something to tell: that takes its mutex.
 	if s.front.Load().port.Policy.Affinity > 0 {

@@ -18,6 +18,9 @@ import (
 	"github.com/kube-splice/kube-splice/source"
 )
 
+// brokenWebhook is the reason of an Event that an admission webhook keeps out.
+const brokenWebhook = "BrokenWebhook"
+
 // eventBook takes the Events that are created.
 type eventBook struct{ created chan *eventsv1.Event }
 
@@ -32,6 +35,10 @@ func (b eventBook) take(decoder runtime.Decoder, w http.ResponseWriter, r *http.
 	event, is := decoded.(*eventsv1.Event)
 	if err != nil || !is || !strings.HasSuffix(r.URL.Path, "/apis/events.k8s.io/v1/namespaces/"+event.Namespace+"/events") {
 		http.Error(w, fmt.Sprint("not an Event at its place: ", r.URL.Path, err), http.StatusUnprocessableEntity)
+		return
+	}
+	if event.Reason == brokenWebhook {
+		http.Error(w, "failed calling webhook", http.StatusInternalServerError)
 		return
 	}
 	w.WriteHeader(http.StatusCreated)
@@ -173,6 +180,19 @@ func TestMissingRightToWriteEventsIsSaidOnceAndCostsNothing(t *testing.T) {
 	if lines := f.log.rest(); len(lines) > 0 {
 		t.Errorf("log: %q", lines)
 	}
+}
+
+func TestEventThatAWebhookKeepsOutHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	api := newAPIServer(t, false)
+	events := source.NewEvents("n1")
+	f := watchAPI(t, source.Kubernetes{Config: api.config(), Events: events})
+	events.OnNode(source.Event{Reason: brokenWebhook, Action: "A"})
+	events.OnNode(source.Event{Reason: "Next", Action: "A"})
+	if e := api.events.next(t); e.Reason != "Next" {
+		t.Errorf("Event %s, want the next one", e.Reason)
+	}
+	f.log.wait(t, "level=WARN", "refuses an Event")
 }
 
 func TestEventsWaitForAnAPIServerThatIsAway(t *testing.T) {

@@ -122,10 +122,11 @@ func (s *eventSender) create(ctx context.Context, object *eventsv1.Event) error 
 }
 
 // answered reports whether an error is the API server's last word on an Event, and
-// says the first of its kind.
+// says the first of its kind. An internal error is: it may be a webhook's, for one
+// namespace alone, and all other Events would wait behind that one.
 func (s *eventSender) answered(err error) bool {
 	var status apierrors.APIStatus
-	if !errors.As(err, &status) || status.Status().Code >= http.StatusInternalServerError ||
+	if !errors.As(err, &status) || status.Status().Code >= http.StatusInternalServerError && !apierrors.IsInternalError(err) ||
 		apierrors.IsTooManyRequests(err) || apierrors.IsUnauthorized(err) { // credentials may be renewed
 		return false
 	}

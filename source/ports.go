@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -201,7 +202,9 @@ func frontends(svc *corev1.Service, say say) []frontend {
 			continue
 		}
 		front := frontend{family, ip, external[family], balanced[family], admissions[family].ranges}
-		if admissions[family].shut {
+		if admissions[family].shut { // also by the way of an externalIP, which nothing guards
+			balances := func(ip netip.Addr) bool { return slices.Contains(front.loadBalancer, ip) }
+			front.external = slices.DeleteFunc(front.external, balances)
 			front.loadBalancer = nil
 		}
 		fronts = append(fronts, front)

@@ -74,6 +74,16 @@ func TestLoadBalancerAddressesAdmitTheSourceRanges(t *testing.T) {
 	}
 }
 
+func TestShutLoadBalancerAddressIsNoExternalIPEither(t *testing.T) {
+	snapshot, _ := build(source.Objects{Services: []*corev1.Service{newService("web", "10.96.0.1", balanced("198.51.100.1"), func(svc *corev1.Service) {
+		svc.Spec.ExternalIPs = []string{"198.51.100.1", "198.51.100.2"}
+		svc.Spec.LoadBalancerSourceRanges = []string{"x"}
+	})}})
+	p := snapshot.Ports[0]
+	equal(t, "load-balancer addresses", p.LoadBalancerIPs, nil)
+	equal(t, "externalIPs", p.ExternalIPs, []netip.Addr{netip.MustParseAddr("198.51.100.2")})
+}
+
 func TestSourceRangesGoWithTheLoadBalancer(t *testing.T) {
 	for _, kind := range []corev1.ServiceType{corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort} {
 		snapshot, notices := build(source.Objects{Services: []*corev1.Service{newService("web", "10.96.0.1", balanced("198.51.100.1"), func(svc *corev1.Service) {

@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -136,7 +134,7 @@ func (ob *observer) inForce(snap *service.Snapshot) {
 	ob.metrics.EndpointChanges(0, 0)
 	// A check that cannot be opened is said once, and tried again when this is next
 	// called: after every look at the rules.
-	_ = ob.checks.Sync(healthChecks(snap, ob.node))
+	_ = ob.checks.Sync(healthChecks(snap))
 }
 
 // serve answers at the addresses the options give, and dumps metrics at SIGUSR1,
@@ -196,7 +194,7 @@ func both(a, b func(proxy.Record)) func(proxy.Record) {
 
 // healthChecks returns the health checks that load balancers may ask on this node:
 // how many ready endpoints each Service with a healthCheckNodePort has here.
-func healthChecks(snap *service.Snapshot, node string) []status.HealthCheck {
+func healthChecks(snap *service.Snapshot) []status.HealthCheck {
 	type key struct {
 		namespace, service string
 		family             service.Family
@@ -215,7 +213,7 @@ func healthChecks(snap *service.Snapshot, node string) []status.HealthCheck {
 		}
 		port[k] = p.HealthCheckNodePort
 		for _, e := range p.Endpoints {
-			if e.Ready && e.Node == node {
+			if e.Ready && e.Local {
 				local[k][e.Addr.Addr()] = true
 			}
 		}
@@ -225,19 +223,4 @@ func healthChecks(snap *service.Snapshot, node string) []status.HealthCheck {
 		checks[i] = status.HealthCheck{Namespace: k.namespace, Service: k.service, Family: k.family, Port: port[k], LocalEndpoints: len(local[k])}
 	}
 	return checks
-}
-
-// checkStatsd returns why address is no host:port to send to.
-func checkStatsd(address string) error {
-	host, port, err := net.SplitHostPort(address)
-	switch {
-	case err != nil:
-		return err
-	case host == "":
-		return errors.New("want a host before the port")
-	}
-	if n, err := net.LookupPort("udp", port); err != nil || n == 0 {
-		return errors.New("want a port from 1 to 65535")
-	}
-	return nil
 }

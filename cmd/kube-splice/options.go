@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -158,6 +159,21 @@ func (o *options) validateNumbers() error {
 	}
 	if o.keepAlive.Count < 1 || o.keepAlive.Count > 127 {
 		return usagef("--tcp-keepalive-count %d: want 1 to 127", o.keepAlive.Count)
+	}
+	return nil
+}
+
+// checkStatsd returns why address is no host:port to send to.
+func checkStatsd(address string) error {
+	host, port, err := net.SplitHostPort(address)
+	switch {
+	case err != nil:
+		return err
+	case host == "":
+		return errors.New("want a host before the port")
+	}
+	if n, err := net.LookupPort("udp", port); err != nil || n == 0 {
+		return errors.New("want a port from 1 to 65535")
 	}
 	return nil
 }
