@@ -27,6 +27,7 @@ var mayImport = map[string][]string{
 	"source":          {"service"},
 	"redirect":        {"service"},
 	"proxy/relay":     {},
+	"proxy/datagram":  {},
 	"proxy":           {"service", "balancer", "proxy/relay"},
 	"status":          {"service", "balancer", "proxy"},
 	"lab":             {},
@@ -42,6 +43,7 @@ var onlyImporter = map[string][]string{
 	"github.com/vishvananda/":        {"redirect", "lab"},
 	"github.com/hashicorp/":          {"status"},
 	"github.com/prometheus/":         {"status"},
+	"github.com/ti-mo/":              {"proxy/datagram"},
 }
 
 const (

@@ -1,0 +1,80 @@
+package datagram
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/ti-mo/conntrack"
+	"golang.org/x/sys/unix"
+)
+
+// Conntrack asks the kernel's connection tracking what its NAT did to datagrams. A TCP
+// socket tells where its client wanted to go (SO_ORIGINAL_DST); the kernel has no such
+// thing for UDP. It is for one goroutine, belongs to the network namespace of the
+// thread that opened it, and needs CAP_NET_ADMIN. The caller closes it.
+type Conntrack struct{ conn *conntrack.Conn }
+
+// OpenConntrack opens it. It fails where the kernel has no ctnetlink.
+func OpenConntrack() (*Conntrack, error) {
+	conn, err := conntrack.Dial(nil)
+	if err != nil {
+		return nil, fmt.Errorf("open conntrack (needs nf_conntrack_netlink and CAP_NET_ADMIN): %w", err)
+	}
+	return &Conntrack{conn}, nil
+}
+
+// Close closes c.
+func (c *Conntrack) Close() error { return c.conn.Close() }
+
+// ErrUntracked is returned by Original for what conntrack does not know.
+var ErrUntracked = errors.New("not in the conntrack table")
+
+// Original returns where client sent the datagrams that reached us at local. For a
+// client that no rule led here it is local itself. It takes the kernel some
+// microseconds, and us some tens of them: it is no work for a Router.
+func (c *Conntrack) Original(client, local netip.AddrPort) (netip.AddrPort, error) {
+	// The kernel finds an entry by what either side sends.
+	reply := conntrack.NewFlow(unix.IPPROTO_UDP, 0, local.Addr(), client.Addr(), local.Port(), client.Port(), 0, 0).TupleOrig
+	entry, err := c.conn.Get(conntrack.Flow{TupleReply: reply})
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return netip.AddrPort{}, fmt.Errorf("find where %v sent to: %w", client, ErrUntracked)
+	case err != nil:
+		return netip.AddrPort{}, fmt.Errorf("find where %v sent to: %w", client, err)
+	}
+	return original(entry), nil
+}
+
+// original is where the client of an entry sent to.
+func original(entry conntrack.Flow) netip.AddrPort {
+	return netip.AddrPortFrom(entry.TupleOrig.IP.DestinationAddress, entry.TupleOrig.Proto.DestinationPort)
+}
+
+// Forget deletes the UDP entries that stale names, by where the client sent to and by
+// where NAT leads that, and returns how many there were. An entry pins its client to
+// what a rule said when it was made, so one that leads to an old listener port must go
+// for the client to reach the new one. Nothing else is touched, except that an entry
+// made anew meanwhile may go too, to be made again by the next datagram. It reads the
+// whole table, once.
+func (c *Conntrack) Forget(stale func(original, now netip.AddrPort) bool) (int, error) {
+	entries, err := c.conn.Dump(nil)
+	if err != nil {
+		return 0, fmt.Errorf("read the conntrack table: %w", err)
+	}
+	deleted := 0
+	for _, entry := range entries {
+		now := netip.AddrPortFrom(entry.TupleReply.IP.SourceAddress, entry.TupleReply.Proto.SourcePort)
+		if entry.TupleOrig.Proto.Protocol != unix.IPPROTO_UDP || !stale(original(entry), now) {
+			continue
+		}
+		switch err := c.conn.Delete(entry); {
+		case errors.Is(err, unix.ENOENT):
+		case err != nil:
+			return deleted, fmt.Errorf("delete the conntrack entry of %v: %w", original(entry), err)
+		default:
+			deleted++
+		}
+	}
+	return deleted, nil
+}
