@@ -16,7 +16,7 @@ import (
 
 func TestFlowEndsWhenIdle(t *testing.T) {
 	r := newRig(t, anywhere, datagram.Config{}, echo(t, "127.0.0.1:0"))
-	r.idle = 200 * time.Millisecond
+	r.set(func(o *owner) { o.idle = 200 * time.Millisecond })
 	client := dial(t, r.at("127.0.0.1"))
 	before := descriptors(t)
 	ask(t, client, "1", "1")
@@ -39,7 +39,7 @@ func TestEitherDirectionKeepsAFlowAlive(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			endpoint := socket(t, "127.0.0.1:0")
 			r := newRig(t, anywhere, datagram.Config{}, endpoint)
-			r.idle = limit
+			r.set(func(o *owner) { o.idle = limit })
 			client := dial(t, r.at("127.0.0.1"))
 			send(t, client, "first")
 			check(t, endpoint.SetReadDeadline(time.Now().Add(patience)))
@@ -142,7 +142,7 @@ func TestClosingTheLoopEndsEverything(t *testing.T) {
 func TestChurnLeavesNothingBehind(t *testing.T) {
 	const clients, most = 10_000, 500
 	r := newRig(t, anywhere, datagram.Config{MaxFlows: most}, echo(t, "127.0.0.1:0"))
-	r.idle = 300 * time.Millisecond
+	r.set(func(o *owner) { o.idle = 300 * time.Millisecond })
 	ask(t, dial(t, r.at("127.0.0.1")), "warm", "warm")
 	r.end()
 	files, goroutines := descriptors(t), runtime.NumGoroutine()

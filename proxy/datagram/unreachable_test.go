@@ -91,10 +91,10 @@ func TestEndpointsThatAllRefuseHoldUpNobody(t *testing.T) {
 	}
 }
 
-// An address that no machine has, on a network of ours: the kernel finds out itself.
-func TestEndpointWithoutAMachineIsGivenUp(t *testing.T) {
+func TestEndpointWithoutARouteIsGivenUp(t *testing.T) {
 	r := newRig(t, anywhere, datagram.Config{}, echo(t, "127.0.0.1:0"))
-	r.endpoints = append([]netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:53")}, r.endpoints...) // no route
+	nowhere := netip.MustParseAddrPort("192.0.2.1:53") // no route leads there
+	r.set(func(o *owner) { o.endpoints = append([]netip.AddrPort{nowhere}, o.endpoints...) })
 	ask(t, dial(t, r.at("127.0.0.1")), "x", "x")
 	r.set(func(o *owner) { o.endpoints = o.endpoints[:1] })
 	send(t, dial(t, r.at("127.0.0.1")), "x")
