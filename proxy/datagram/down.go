@@ -24,7 +24,7 @@ func (l *Loop) hear(f *flow, events uint32) {
 	switch {
 	case err == nil:
 	case isUnreachable(err):
-		quoted, _ := l.errors(f)
+		quoted, _ := l.readErrors(f)
 		l.fail(f, err, quoted)
 		return
 	default:

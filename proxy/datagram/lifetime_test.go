@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"runtime"
 	"testing"
 	"time"
@@ -181,6 +182,25 @@ func TestLackOfDescriptorsIsSurvived(t *testing.T) {
 		ask(t, c, "x", "x")
 	}
 	if c := r.Counts(); c.Evicted < 70 || c.Opened != 100 {
+		t.Errorf("%+v, want all 100 served by flows that make room", c)
+	}
+}
+
+// Every flow takes an ephemeral port; there may be fewer than flows are allowed.
+func TestLackOfPortsIsSurvived(t *testing.T) {
+	const name = "/proc/sys/net/ipv4/ip_local_port_range"
+	before, err := os.ReadFile(name)
+	check(t, err)
+	r := newRig(t, anywhere, datagram.Config{}, echo(t, "127.0.0.1:0"))
+	check(t, os.WriteFile(name, []byte("31000 31019"), 0))
+	defer func() { check(t, os.WriteFile(name, before, 0)) }()
+	for i := range 100 {
+		client, err := net.DialUDP("udp", udpAddr(fmt.Sprint("127.0.0.1:", 40000+i)), r.at("127.0.0.1"))
+		check(t, err)
+		defer client.Close()
+		ask(t, client, "x", "x")
+	}
+	if c := r.Counts(); c.Evicted < 80 || c.Opened != 100 {
 		t.Errorf("%+v, want all 100 served by flows that make room", c)
 	}
 }

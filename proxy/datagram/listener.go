@@ -58,7 +58,8 @@ func (n *Listener) enter() error {
 }
 
 // Park makes the kernel refuse new clients, with ICMP port unreachable, while the
-// port stays taken. Flows go on.
+// port stays taken, except that another program may bind to it on one of the
+// machine's addresses; then Unpark fails. Flows go on.
 func (n *Listener) Park() error {
 	return n.loop.call(func() error {
 		if n.parked {
@@ -68,7 +69,7 @@ func (n *Listener) Park() error {
 	})
 }
 
-// Unpark makes a parked Listener serve.
+// Unpark makes a parked Listener serve. If it fails, n stays parked.
 func (n *Listener) Unpark() error {
 	return n.loop.call(func() error {
 		if !n.parked {

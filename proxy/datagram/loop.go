@@ -23,6 +23,7 @@ type Loop struct {
 
 	// The goroutine's.
 	epoll     int
+	cannotCut bool // the kernel does not know UDP_SEGMENT
 	events    []unix.EpollEvent
 	started   time.Time
 	now       int64 // nanoseconds since started; read once a turn
@@ -71,6 +72,7 @@ func New(cfg Config) (*Loop, error) {
 		_ = l.wakeup.Close()
 		return nil, fmt.Errorf("start a loop for datagrams: %w", err)
 	}
+	l.cannotCut = !canCut()
 	go l.run()
 	return l, nil
 }
@@ -143,7 +145,7 @@ func (l *Loop) wait(next int64) int {
 	timeout := -1
 	if next > 0 {
 		left := time.Duration(next) - time.Since(l.started)
-		timeout = int(max(left+time.Millisecond-1, 0) / time.Millisecond)
+		timeout = int(min(max(left+time.Millisecond-1, 0), time.Hour) / time.Millisecond)
 	}
 	n, err := unix.EpollWait(l.epoll, l.events, timeout)
 	if err != nil { // EINTR; nothing else can befall us (epoll_wait(2))

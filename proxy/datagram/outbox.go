@@ -153,6 +153,18 @@ func (o *outbox) apart(fd, i int) (failed []error) {
 	return failed
 }
 
+// canCut reports whether the kernel knows UDP_SEGMENT (Linux 4.18). One that does not
+// would take no notice of it and send what was joined as one datagram.
+func canCut() bool {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	_, err = unix.GetsockoptInt(fd, unix.SOL_UDP, unix.UDP_SEGMENT)
+	return err == nil
+}
+
 // cannotCut says whether err may mean that only joined datagrams cannot be sent.
 func cannotCut(err error) bool {
 	return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EMSGSIZE) || errors.Is(err, unix.EIO) || errors.Is(err, unix.EOPNOTSUPP)

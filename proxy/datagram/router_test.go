@@ -88,3 +88,12 @@ func TestRefusedClientIsNotAskedForAtEveryDatagram(t *testing.T) {
 	check(t, r.listener.Retain(func(netip.AddrPort) bool { return true }))
 	ask(t, client, "y", "y")
 }
+
+func TestRouteToNowhereIsRefused(t *testing.T) {
+	r := newRig(t, anywhere, datagram.Config{}, echo(t, "127.0.0.1:0"))
+	r.set(func(o *owner) { o.endpoints = []netip.AddrPort{{}} })
+	send(t, dial(t, r.at("127.0.0.1")), "x")
+	if e := r.end(); e.Cause != datagram.Internal || e.Err == nil {
+		t.Errorf("the flow ended as %+v", e)
+	}
+}

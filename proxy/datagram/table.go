@@ -57,14 +57,17 @@ func (t *table) remove(f *flow) {
 }
 
 func (t *table) resize(chains int) {
-	all := t.all()
-	if t.chains == nil {
+	before := t.chains
+	if before == nil {
 		t.seed = maphash.MakeSeed()
 	}
 	t.chains = make([]*flow, chains)
-	for _, f := range all {
-		first := t.chain(f.key)
-		f.chained, *first = *first, f
+	for _, f := range before {
+		for f != nil {
+			next, first := f.chained, t.chain(f.key)
+			f.chained, *first = *first, f
+			f = next
+		}
 	}
 }
 

@@ -28,17 +28,17 @@ func isUnreachable(err error) bool {
 
 // hearErrors takes the errors of f's socket and reports whether f is still open.
 func (l *Loop) hearErrors(f *flow) bool {
-	quoted, err := l.errors(f)
+	quoted, err := l.readErrors(f)
 	if err == nil {
 		return true
 	}
 	return l.fail(f, err, quoted)
 }
 
-// errors empties the error queue of f's socket. It returns the quoted datagrams that
+// readErrors empties the error queue of f's socket. It returns the quoted datagrams that
 // are whole, valid until the next call, and the last error that says that the endpoint
 // cannot be reached.
-func (l *Loop) errors(f *flow) (quoted [][]byte, last error) {
+func (l *Loop) readErrors(f *flow) (quoted [][]byte, last error) {
 	in := l.fromErrors
 	for range mostTries { // a flood of errors is to hold up nobody
 		got, err := in.receive(int(f.fd), 0, unix.MSG_ERRQUEUE)

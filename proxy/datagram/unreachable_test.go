@@ -51,6 +51,20 @@ func TestRefusedDatagramGoesToAnotherEndpoint(t *testing.T) {
 	}
 }
 
+func TestRefusalAmidABurstLosesNoneOfIt(t *testing.T) {
+	for name, family := range families {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, family.listen, datagram.Config{}, closed(t, family.endpoint), echo(t, family.endpoint))
+			client := dial(t, r.at(family.addresses[0]))
+			texts := []string{"1", "22", "333", "4444"} // none is joined to one that is shorter
+			burst(r, client, texts...)
+			for _, text := range texts {
+				want(t, client, text)
+			}
+		})
+	}
+}
+
 // The kernel keeps no more of a long datagram than ICMP quotes, so it is lost, as on
 // a network; what must not happen is that a part of it arrives.
 func TestNoPartOfARefusedDatagramIsSent(t *testing.T) {

@@ -69,7 +69,7 @@ func (l *Loop) flowOf(n *Listener, i int) *flow {
 func (l *Loop) arrive(n *Listener, k key) *flow {
 	for l.flows >= l.cfg.MaxFlows && l.evict() {
 	}
-	f := &flow{key: k, listener: n, fd: -1, started: l.now}
+	f := &flow{key: k, listener: n, fd: -1, started: l.now, apart: l.cannotCut}
 	route, err := n.router(Arrival{
 		Client: withScope(f.client().addrPort(), k.scope),
 		Local:  netip.AddrPortFrom(k.local.addr(), n.addr.Port()),
@@ -141,10 +141,12 @@ func (l *Loop) settle(f *flow, route Route, err error) {
 	l.add(f, open, route.Idle)
 }
 
+var errNoBackend = errors.New("a route leads nowhere")
+
 // connect opens f's socket, to the endpoint given or another its owner names. When
 // something is lacking, the least recently used flow gives its own.
 func (l *Loop) connect(f *flow, backend netip.AddrPort) error {
-	var err error
+	err := errNoBackend
 	for try := 0; try < mostTries && backend.IsValid() && f.state != ended; try++ {
 		if err = l.openSocket(f, backend); err == nil {
 			return nil
@@ -166,22 +168,30 @@ func (l *Loop) forward(f *flow) {
 	o := l.toBackend
 	defer o.reset()
 	if f.state != open { // evicted for the sake of another flow of this batch
-		l.counts.noSocket.Add(1)
+		for i := range o.letters {
+			l.counts.noSocket.Add(int64(o.letters[i].datagrams))
+		}
 		return
 	}
 	f.resent = 0
-	last := &o.letters[len(o.letters)-1]
-	f.lastSize = uint16(last.last)
 	msgs := o.seal()
 	for at, tries := 0, 0; at < len(msgs); {
 		n, err := sendmmsg(int(f.fd), msgs[at:])
 		l.delivered(o, at, at+n)
-		at += n
+		if at += n; n > 0 {
+			f.lastSize = uint16(o.letters[at-1].last)
+		}
+		var quoted [][]byte
+		if isUnreachable(err) {
+			quoted, _ = l.readErrors(f)
+		} else if err == nil && at < len(msgs) { // the call ended early and kept the error to itself
+			quoted, err = l.readErrors(f)
+		}
 		switch {
 		case err == nil:
 		case isUnreachable(err) && tries < mostTries:
 			tries++ // the error is an earlier datagram's; this one was not sent
-			if quoted, _ := l.errors(f); !l.fail(f, err, quoted) {
+			if !l.fail(f, err, quoted) {
 				l.dropped(err, len(msgs)-at)
 				return
 			}
