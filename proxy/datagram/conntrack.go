@@ -13,7 +13,10 @@ import (
 // socket tells where its client wanted to go (SO_ORIGINAL_DST); the kernel has no such
 // thing for UDP. It is for one goroutine, belongs to the network namespace of the
 // thread that opened it, and needs CAP_NET_ADMIN. The caller closes it.
-type Conntrack struct{ conn *conntrack.Conn }
+type Conntrack struct {
+	conn    *conntrack.Conn // for Forget
+	lookups lookups         // for Original
+}
 
 // OpenConntrack opens it. It fails where the kernel has no ctnetlink.
 func OpenConntrack() (*Conntrack, error) {
@@ -21,30 +24,15 @@ func OpenConntrack() (*Conntrack, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open conntrack (needs nf_conntrack_netlink and CAP_NET_ADMIN): %w", err)
 	}
-	return &Conntrack{conn}, nil
+	lookups, err := openLookups()
+	if err != nil {
+		return nil, fmt.Errorf("open conntrack: %w", errors.Join(err, conn.Close()))
+	}
+	return &Conntrack{conn, lookups}, nil
 }
 
 // Close closes c.
-func (c *Conntrack) Close() error { return c.conn.Close() }
-
-// ErrUntracked is returned by Original for what conntrack does not know.
-var ErrUntracked = errors.New("not in the conntrack table")
-
-// Original returns where client sent the datagrams that reached us at local. For a
-// client that no rule led here it is local itself. It takes the kernel some
-// microseconds, and us some tens of them: it is no work for a Router.
-func (c *Conntrack) Original(client, local netip.AddrPort) (netip.AddrPort, error) {
-	// The kernel finds an entry by what either side sends.
-	reply := conntrack.NewFlow(unix.IPPROTO_UDP, 0, local.Addr(), client.Addr(), local.Port(), client.Port(), 0, 0).TupleOrig
-	entry, err := c.conn.Get(conntrack.Flow{TupleReply: reply})
-	switch {
-	case errors.Is(err, unix.ENOENT):
-		return netip.AddrPort{}, fmt.Errorf("find where %v sent to: %w", client, ErrUntracked)
-	case err != nil:
-		return netip.AddrPort{}, fmt.Errorf("find where %v sent to: %w", client, err)
-	}
-	return original(entry), nil
-}
+func (c *Conntrack) Close() error { return errors.Join(c.conn.Close(), unix.Close(c.lookups.fd)) }
 
 // original is where the client of an entry sent to.
 func original(entry conntrack.Flow) netip.AddrPort {

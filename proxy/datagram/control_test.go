@@ -35,3 +35,18 @@ func FuzzControl(f *testing.F) {
 		}
 	})
 }
+
+// FuzzConntrackAnswer reads arbitrary bytes as an answer of ctnetlink.
+func FuzzConntrackAnswer(f *testing.F) {
+	f.Add([]byte(nil))
+	f.Add(make([]byte, 20))
+	f.Add([]byte("\x34\x00\x00\x00\x00\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x02\x00\x00\x00" + // headers
+		"\x20\x00\x01\x80" + "\x0c\x00\x01\x80" + "\x08\x00\x02\x00\x0a\x60\x00\x0a" + // 10.96.0.10
+		"\x0c\x00\x02\x80" + "\x06\x00\x03\x00\x00\x35\x00\x00")) // 53
+	f.Fuzz(func(t *testing.T, answer []byte) {
+		original, err := datagram.ParseAnswer(answer)
+		if (err == nil) != original.IsValid() {
+			t.Errorf("read %v, and %v", original, err)
+		}
+	})
+}

@@ -1,6 +1,6 @@
 package datagram
 
-// What the fuzz target of the control messages reads and writes.
+// What the fuzz targets read and write.
 type Ancillary = ancillary
 
 var (
@@ -8,6 +8,7 @@ var (
 	AppendLocal   = appendLocal
 	AppendTOS     = appendTOS
 	AppendSegment = appendSegment
+	ParseAnswer   = parseAnswer
 )
 
 // Local returns where a datagram came to.

@@ -42,9 +42,9 @@ func TestReplyLeavesFromTheAddressTheClientUsed(t *testing.T) {
 	for name, family := range families {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, family.listen, datagram.Config{}, echo(t, family.endpoint))
-			client, err := net.ListenUDP("udp", nil) // one socket for all: each address is a flow
-			check(t, err)
-			defer client.Close()
+			// One socket for all: each address is a flow. An answer without a source of our
+			// choice would leave from the client's own address.
+			client := socket(t, net.JoinHostPort(family.addresses[0], "0"))
 			for _, address := range family.addresses {
 				to := r.at(address)
 				_, err := client.WriteToUDP([]byte(address), to)
