@@ -80,6 +80,23 @@ func TestLeastRecentlyUsedFlowMakesRoom(t *testing.T) {
 	}
 }
 
+func TestLeastRecentlyUsedFlowMakesRoomWhateverItsLimit(t *testing.T) {
+	r := newRig(t, anywhere, datagram.Config{MaxFlows: 3}, echo(t, "127.0.0.1:0"))
+	var clients []*net.UDPConn
+	for _, limit := range []time.Duration{time.Hour, time.Minute, time.Hour} {
+		r.set(func(o *owner) { o.idle = limit })
+		clients = append(clients, dial(t, r.at("127.0.0.1")))
+		ask(t, clients[len(clients)-1], "x", "x")
+	}
+	ask(t, clients[0], "again", "again")
+	for _, first := range []int{1, 2, 0} {
+		ask(t, dial(t, r.at("127.0.0.1")), "x", "x")
+		if e := r.end(); e.client != addrPort(clients[first]) {
+			t.Errorf("%v made room, want %v", e.client, addrPort(clients[first]))
+		}
+	}
+}
+
 func TestFlowsLeaveWithTheirEndpoint(t *testing.T) {
 	a, b := named(t, "a"), named(t, "b")
 	r := newRig(t, anywhere, datagram.Config{}, a)
