@@ -15,4 +15,6 @@ RUN apt-get update \
  && apt-get install -y --no-install-recommends iptables \
  && rm -rf /var/lib/apt/lists/*
 COPY --from=build /kube-splice /usr/local/bin/kube-splice
+# The command of kube-proxy's DaemonSet finds us too.
+RUN ln -s kube-splice /usr/local/bin/kube-proxy
 ENTRYPOINT ["/usr/local/bin/kube-splice"]

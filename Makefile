@@ -29,7 +29,7 @@ test: test-packages ## run all tests, with the race detector
 
 .PHONY: test-cluster
 test-cluster: bin/controlplane test-packages ## run the tests against a real API server (its first build takes 10 to 20 minutes)
-	KUBE_SPLICE_CONTROLPLANE=$(CURDIR)/bin/controlplane go test -race -timeout 20m -tags cluster -run Cluster ./cmd/kube-splice
+	KUBE_SPLICE_CONTROLPLANE=$(CURDIR)/bin/controlplane go test -race -timeout 30m -tags cluster -run Cluster ./cmd/kube-splice
 
 # A Kubernetes control plane for tests. Its first build compiles 2,200 packages;
 # later ones link only.
@@ -64,6 +64,7 @@ bench: ## run the benchmarks of the balancer and the rules
 lint: ## gofmt, go vet, staticcheck
 	@test -z "$$(gofmt -l .)" || { echo "gofmt would change: $$(gofmt -l .)"; exit 1; }
 	go vet $(PKGS)
+	go vet -tags cluster ./cmd/kube-splice
 	go run $(STATICCHECK) $(PKGS)
 
 .PHONY: image

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,15 +32,20 @@ var mayImport = map[string][]string{
 	"proxy":           {"service", "balancer", "proxy/relay"},
 	"status":          {"service", "balancer", "proxy"},
 	"lab":             {},
-	"cmd/kube-splice": {"service", "source", "balancer", "redirect", "proxy", "status", "lab"},
+	"config":          {},
+	"cmd/kube-splice": {"service", "source", "balancer", "redirect", "proxy", "status", "lab", "config"},
 }
 
 // onlyImporter says which package alone may import a module of others.
 var onlyImporter = map[string][]string{
-	"k8s.io/":                        {"source"},
+	"k8s.io/":                        {"source", "config"},
+	"k8s.io/client-go/":              {"source"},
+	"k8s.io/kube-proxy/":             {"config"},
+	"k8s.io/component-base/":         {"config"},
 	"github.com/fsnotify/":           {"source"},
 	"github.com/coreos/go-iptables/": {"redirect"},
 	"github.com/spf13/":              {"cmd/kube-splice"},
+	"github.com/gaissmai/":           {"proxy"},
 	"github.com/vishvananda/":        {"redirect", "lab"},
 	"github.com/hashicorp/":          {"status"},
 	"github.com/prometheus/":         {"status"},
@@ -165,6 +171,34 @@ func TestReadmeNamesItsTwoCommands(t *testing.T) {
 	for _, command := range []string{"make demo", "make test"} {
 		if !strings.Contains(string(text), command) {
 			t.Errorf("README.md does not say %q", command)
+		}
+	}
+}
+
+// testNamed finds a test that a table names to prove its row.
+var testNamed = regexp.MustCompile("`(Test[A-Z]\\w+)`")
+
+func TestCompatibilityIsProvenByTestsThatExist(t *testing.T) {
+	there := map[string]bool{}
+	for _, f := range goFiles(t) {
+		for _, decl := range f.ast.Decls {
+			if function, is := decl.(*ast.FuncDecl); is && f.test {
+				there[function.Name.Name] = true
+			}
+		}
+	}
+	text, err := os.ReadFile("docs/compatibility.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for number, line := range strings.Split(string(text), "\n") {
+		for _, named := range testNamed.FindAllStringSubmatch(line, -1) {
+			if !there[named[1]] {
+				t.Errorf("docs/compatibility.md:%d names %s, which is no test", number+1, named[1])
+			}
+		}
+		if cells := strings.Split(line, "|"); len(cells) > 4 && strings.TrimSpace(cells[2]) == "same" && strings.TrimSpace(cells[4]) == "" {
+			t.Errorf("docs/compatibility.md:%d says same and names no test", number+1)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kube-splice/kube-splice/balancer"
+	"github.com/kube-splice/kube-splice/service"
 )
 
 func TestClientsKeepTheirEndpointWhileOthersInterleave(t *testing.T) {
@@ -70,7 +71,7 @@ func TestTimeoutHoldsWhateverArrivesFirst(t *testing.T) {
 	rr := "round-robin"
 	orders := map[string]func(b *balancer.Balancer){
 		"both at once":    func(b *balancer.Balancer) { b.Update(rr, timeout, endpoints(1, 2)) },
-		"service first":   func(b *balancer.Balancer) { b.Update(rr, timeout, nil); b.Update(rr, timeout, endpoints(1, 2)) },
+		"service first":   func(b *balancer.Balancer) { b.Update(rr, timeout, none); b.Update(rr, timeout, endpoints(1, 2)) },
 		"endpoints first": func(b *balancer.Balancer) { b.Update(rr, 0, endpoints(1, 2)); b.Update(rr, timeout, endpoints(1, 2)) },
 		"endpoints first, with the API's default": func(b *balancer.Balancer) {
 			b.Update(rr, 3*time.Hour, endpoints(1, 2))
@@ -78,14 +79,14 @@ func TestTimeoutHoldsWhateverArrivesFirst(t *testing.T) {
 		},
 		"scaled to zero and back": func(b *balancer.Balancer) {
 			b.Update(rr, timeout, endpoints(1, 2))
-			b.Pick(client(1), nil)
-			b.Update(rr, timeout, nil)
-			b.Pick(client(1), nil)
+			b.Pick(service.Cluster, client(1), nil)
+			b.Update(rr, timeout, none)
+			b.Pick(service.Cluster, client(1), nil)
 			b.Update(rr, timeout, endpoints(1, 2))
 		},
 		"served without affinity before": func(b *balancer.Balancer) {
 			b.Update(rr, 0, endpoints(1, 2))
-			b.Pick(client(1), nil)
+			b.Pick(service.Cluster, client(1), nil)
 			b.Update(rr, timeout, endpoints(1, 2))
 		},
 	}

@@ -2,7 +2,6 @@ package balancer
 
 import (
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,19 +24,18 @@ type Config struct {
 	Evicted *atomic.Uint64
 }
 
-// Balancer hands out the endpoints of one Service port. All methods may be
-// called from any goroutine.
+// Balancer hands out the endpoints of one Service port, to the clients of every
+// scope. All methods may be called from any goroutine.
 type Balancer struct {
 	mu       sync.Mutex
 	closed   bool
-	name     string // of policy; canonical
-	policy   policy
+	name     string // of the policy; canonical
+	scopes   [service.Scopes]scope
 	affinity affinity
 	turn     uint64 // counts the calls of Pick
 
-	eligible []*endpoint // sorted by address
-	// known holds the eligible endpoints and those that still have connections,
-	// so that an endpoint that leaves and returns finds its count again.
+	// known holds the endpoints eligible in any scope and those that still have
+	// connections, so that an endpoint that leaves and returns finds its count again.
 	known map[netip.AddrPort]*endpoint
 }
 
@@ -57,18 +55,16 @@ func New(config Config) *Balancer {
 
 // Update replaces what the Balancer knows: the policy by name or alias (an
 // unknown name means [Default]), the ClientIP affinity timeout (0 means no
-// affinity) and the eligible endpoints, in any order. The slice is not kept.
+// affinity) and the eligible endpoints. The slices are not kept.
 //
-// What did not change is left alone: counts, the place in the rotation, and the
-// affinity records of endpoints that stay. Records of endpoints that are gone
-// leave at once; the others are judged by the new timeout, from their last use.
-func (b *Balancer) Update(policy string, affinity time.Duration, endpoints []service.Endpoint) {
-	addrs := make([]netip.AddrPort, len(endpoints))
-	for i, e := range endpoints {
-		addrs[i] = e.Addr
+// What did not change is left alone: counts, the places in the rotations, and the
+// affinity records of endpoints that stay eligible in any scope. Records of the others
+// leave at once; those that stay are judged by the new timeout, from their last use.
+func (b *Balancer) Update(policy string, affinity time.Duration, eligible Eligible) {
+	var sorted [service.Scopes][]netip.AddrPort
+	for in, endpoints := range eligible {
+		sorted[in] = addresses(endpoints)
 	}
-	slices.SortFunc(addrs, netip.AddrPort.Compare)
-	addrs = slices.Compact(addrs)
 
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -76,7 +72,7 @@ func (b *Balancer) Update(policy string, affinity time.Duration, endpoints []ser
 		return
 	}
 	b.setPolicy(policy)
-	b.setEligible(addrs)
+	b.setEligible(sorted)
 	b.affinity.setTimeout(affinity, time.Now())
 }
 
@@ -87,7 +83,7 @@ func (b *Balancer) Close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.closed = true
-	b.setEligible(nil)
+	b.setEligible([service.Scopes][]netip.AddrPort{})
 }
 
 // setPolicy changes the policy. A policy that stays keeps its state.
@@ -96,41 +92,18 @@ func (b *Balancer) setPolicy(name string) {
 	if !ok {
 		p, _ = find(Default)
 	}
-	if b.name != p.name {
-		b.name, b.policy = p.name, p.create()
-	}
-}
-
-// setEligible makes addrs, sorted and each once, the eligible endpoints.
-func (b *Balancer) setEligible(addrs []netip.AddrPort) {
-	before := b.eligible
-	if slices.EqualFunc(before, addrs, func(e *endpoint, addr netip.AddrPort) bool { return e.addr == addr }) {
+	if b.name == p.name {
 		return
 	}
-	for _, e := range before {
-		e.eligible = false
-	}
-	b.eligible = make([]*endpoint, len(addrs))
-	for i, addr := range addrs {
-		e := b.known[addr]
-		if e == nil {
-			e = &endpoint{addr: addr, hash: hash(addr.Addr(), addr.Port())}
-			b.known[addr] = e
-		}
-		e.eligible = true
-		b.eligible[i] = e
-	}
-	for _, e := range before {
-		if !e.eligible {
-			b.affinity.forget(e)
-			b.release(e)
-		}
+	b.name = p.name
+	for in := range b.scopes {
+		b.scopes[in].policy = p.create()
 	}
 }
 
 // release frees an endpoint that is neither eligible nor in use.
 func (b *Balancer) release(e *endpoint) {
-	if !e.eligible && e.active == 0 {
+	if !e.isEligible() && e.active == 0 {
 		delete(b.known, e.addr)
 	}
 }

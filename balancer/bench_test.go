@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kube-splice/kube-splice/balancer"
+	"github.com/kube-splice/kube-splice/service"
 )
 
 // BenchmarkPick measures one Pick and its Done, from several goroutines at once,
@@ -31,7 +32,7 @@ func benchmarkPick(b *testing.B, balancer *balancer.Balancer) {
 	var worker atomic.Int64
 	b.RunParallel(func(pb *testing.PB) {
 		for i := int(worker.Add(1)) * 500; pb.Next(); i++ {
-			p, err := balancer.Pick(client(i%1000), nil)
+			p, err := balancer.Pick(service.Cluster, client(i%1000), nil)
 			if err != nil {
 				b.Error(err)
 				return
@@ -46,7 +47,7 @@ func BenchmarkPickNewClient(b *testing.B) {
 	balancer := newBalancer(b, "round-robin", time.Hour, upTo(10)...)
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		if p, err := balancer.Pick(client(i%(1<<24)), nil); err == nil {
+		if p, err := balancer.Pick(service.Cluster, client(i%(1<<24)), nil); err == nil {
 			p.Done()
 		}
 	}
@@ -60,7 +61,7 @@ func BenchmarkRemoveEndpoint(b *testing.B) {
 		b.StopTimer()
 		balancer := newBalancer(b, "round-robin", time.Hour, upTo(10)...)
 		for i := range 100_000 {
-			if p, err := balancer.Pick(client(i), nil); err == nil {
+			if p, err := balancer.Pick(service.Cluster, client(i), nil); err == nil {
 				p.Done()
 			}
 		}

@@ -59,7 +59,7 @@ func TestDepartedEndpointIsListedUntilItsLastConnectionEnds(t *testing.T) {
 	for name, end := range map[string]func(balancer.Pick){"done": balancer.Pick.Done, "failed": balancer.Pick.Failed} {
 		b := newBalancer(t, "round-robin", 0, 1)
 		p := pick(t, b, client(1))
-		b.Update("round-robin", 0, nil)
+		b.Update("round-robin", 0, none)
 		if _, listed := activeOf(b, 1); !listed {
 			t.Errorf("%s: not listed while a connection is open", name)
 		}
@@ -74,7 +74,7 @@ func TestUpdateKeepsNothingOfTheCallersSlice(t *testing.T) {
 	b := balancer.New(balancer.Config{})
 	defer b.Close()
 	es := []service.Endpoint{{Addr: addr(2)}, {Addr: addr(1)}}
-	b.Update("round-robin", 0, es)
+	b.Update("round-robin", 0, balancer.Eligible{service.Cluster: es})
 	if es[0].Addr != addr(2) {
 		t.Error("Update sorted the caller's slice")
 	}
@@ -98,7 +98,7 @@ func TestConcurrentUse(t *testing.T) {
 			default:
 			}
 			policy := balancer.Names()[rand.IntN(5)]
-			b.Update(policy, time.Duration(rand.IntN(3))*time.Millisecond, endpoints(upTo(rand.IntN(6))...))
+			b.Update(policy, time.Duration(rand.IntN(3))*time.Millisecond, scoped(upTo(rand.IntN(6)), upTo(rand.IntN(3))))
 			b.Stats()
 		}
 	})
@@ -108,7 +108,7 @@ func TestConcurrentUse(t *testing.T) {
 	workers.Wait()
 	close(stop)
 	updater.Wait()
-	b.Update("round-robin", 0, nil)
+	b.Update("round-robin", 0, none)
 	if s := b.Stats(); len(s.Endpoints) != 0 || s.AffinityRecords != 0 {
 		t.Errorf("left over: %+v", s)
 	}
@@ -116,10 +116,10 @@ func TestConcurrentUse(t *testing.T) {
 
 func connectALot(b *balancer.Balancer) {
 	for range 2_000 {
-		c := client(rand.IntN(100))
+		c, in := client(rand.IntN(100)), service.Scope(rand.IntN(service.Scopes))
 		var tried []netip.AddrPort
 		for {
-			p, err := b.Pick(c, tried)
+			p, err := b.Pick(in, c, tried)
 			if err != nil {
 				break
 			}

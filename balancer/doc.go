@@ -7,6 +7,10 @@
 // the Balancer knows every endpoint's open connections, its dial latency and its
 // failures. It is the only writer of all that, under one mutex.
 //
+// Where traffic policies give different clients different endpoints, each scope has
+// its own eligible endpoints and its own rotation. What is known of an endpoint, and
+// which one a client is pinned to, is one for all scopes.
+//
 // It does not decide which endpoints are eligible (service.Port does), opens no
 // socket, retries nothing and logs nothing. Nodes share no state: each counts
 // the connections it made itself.

@@ -16,7 +16,7 @@ func ExampleBalancer() {
 	b := balancer.New(balancer.Config{})
 	defer b.Close()
 	dead, alive := netip.MustParseAddrPort("10.0.0.1:80"), netip.MustParseAddrPort("10.0.0.2:80")
-	b.Update("source-hash", 3*time.Hour, []service.Endpoint{{Addr: dead}, {Addr: alive}})
+	b.Update("source-hash", 3*time.Hour, balancer.Eligible{service.Cluster: {{Addr: dead}, {Addr: alive}}})
 
 	dial := func(endpoint netip.AddrPort) error {
 		if endpoint == dead {
@@ -27,7 +27,7 @@ func ExampleBalancer() {
 	client := netip.MustParseAddr("192.0.2.7")
 	var tried []netip.AddrPort
 	for {
-		pick, err := b.Pick(client, tried)
+		pick, err := b.Pick(service.Cluster, client, tried)
 		if err != nil {
 			fmt.Println(err)
 			return

@@ -32,12 +32,23 @@ func addrs(ns ...int) []netip.AddrPort {
 	return as
 }
 
-func endpoints(ns ...int) []service.Endpoint {
-	var es []service.Endpoint
-	for _, a := range addrs(ns...) {
-		es = append(es, service.Endpoint{Addr: a, Ready: true, Serving: true})
+// endpoints returns the endpoints of a Service port whose clients all get the same.
+func endpoints(ns ...int) balancer.Eligible {
+	return scoped(ns, nil)
+}
+
+// none are no endpoints for anyone.
+var none balancer.Eligible
+
+// scoped returns the endpoints of a Service port with two scopes.
+func scoped(cluster, local []int) balancer.Eligible {
+	var both balancer.Eligible
+	for in, ns := range [service.Scopes][]int{service.Cluster: cluster, service.Local: local} {
+		for _, a := range addrs(ns...) {
+			both[in] = append(both[in], service.Endpoint{Addr: a, Ready: true, Serving: true})
+		}
 	}
-	return es
+	return both
 }
 
 // upTo returns 1 to n.
@@ -61,9 +72,15 @@ func newBalancer(t testing.TB, policy string, affinity time.Duration, ns ...int)
 // pick returns a Pick that must succeed.
 func pick(t testing.TB, b *balancer.Balancer, c netip.Addr, tried ...netip.AddrPort) balancer.Pick {
 	t.Helper()
-	p, err := b.Pick(c, tried)
+	return pickIn(t, b, service.Cluster, c, tried...)
+}
+
+// pickIn returns a Pick of that scope that must succeed.
+func pickIn(t testing.TB, b *balancer.Balancer, in service.Scope, c netip.Addr, tried ...netip.AddrPort) balancer.Pick {
+	t.Helper()
+	p, err := b.Pick(in, c, tried)
 	if err != nil {
-		t.Fatalf("Pick(%v, %v): %v", c, tried, err)
+		t.Fatalf("Pick(%v, %v, %v): %v", in, c, tried, err)
 	}
 	return p
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kube-splice/kube-splice/balancer"
+	"github.com/kube-splice/kube-splice/service"
 )
 
 // modelCap is small enough that a few clients fill the table.
@@ -24,8 +25,8 @@ type model struct {
 
 	policy   string
 	timeout  time.Duration
-	eligible []int // sorted
-	next     int   // in rotation; 0 while the place is still random
+	eligible [service.Scopes][]int // sorted
+	next     [service.Scopes]int   // in rotation; 0 while the place is still random
 	active   map[int]int
 	open     []openPick
 	pins     map[int]pin
@@ -83,16 +84,23 @@ func (m *model) subset() []int {
 
 func (m *model) step() {
 	switch op := m.byte() % 16; op {
-	case 0, 1, 2:
-		m.update(m.subset(), m.policy, m.timeout)
+	case 0:
+		m.update(m.with(service.Cluster, m.subset()), m.policy, m.timeout)
+	case 1:
+		m.update(m.with(service.Local, m.subset()), m.policy, m.timeout)
+	case 2:
+		m.update([service.Scopes][]int{m.subset(), m.subset()}, m.policy, m.timeout)
 	case 3:
 		m.update(m.eligible, m.policy, time.Duration(m.byte()%4*4)*time.Second)
 	case 4:
 		m.update(m.eligible, balancer.Names()[m.byte()%5], m.timeout)
-	case 5, 6, 7, 8:
-		m.pick(m.byte()%6, nil)
+	case 5, 6:
+		m.pick(service.Cluster, m.byte()%6, nil)
+	case 7, 8:
+		m.pick(service.Local, m.byte()%6, nil)
 	case 9:
-		m.pick(m.byte()%6, m.subset())
+		c := m.byte() % 12
+		m.pick(service.Scope(c/6), c%6, m.subset())
 	case 10, 11, 12:
 		m.end(m.byte(), op == 10)
 	default:
@@ -102,23 +110,34 @@ func (m *model) step() {
 	m.expire()
 }
 
-func (m *model) update(eligible []int, policy string, timeout time.Duration) {
-	m.b.Update(policy, timeout, endpoints(eligible...))
-	if policy != m.policy {
-		m.next = 0
-	}
-	m.eligible, m.policy, m.timeout = eligible, policy, timeout
-	maps.DeleteFunc(m.pins, func(_ int, p pin) bool { return !slices.Contains(eligible, p.endpoint) })
+// with returns what is eligible, with other endpoints in one scope.
+func (m *model) with(in service.Scope, ns []int) [service.Scopes][]int {
+	eligible := m.eligible
+	eligible[in] = ns
+	return eligible
 }
 
-func (m *model) pick(c int, tried []int) {
+func (m *model) isEligible(n int) bool {
+	return slices.ContainsFunc(m.eligible[:], func(ns []int) bool { return slices.Contains(ns, n) })
+}
+
+func (m *model) update(eligible [service.Scopes][]int, policy string, timeout time.Duration) {
+	m.b.Update(policy, timeout, scoped(eligible[service.Cluster], eligible[service.Local]))
+	if policy != m.policy {
+		m.next = [service.Scopes]int{}
+	}
+	m.eligible, m.policy, m.timeout = eligible, policy, timeout
+	maps.DeleteFunc(m.pins, func(_ int, p pin) bool { return !m.isEligible(p.endpoint) })
+}
+
+func (m *model) pick(in service.Scope, c int, tried []int) {
 	var left []int
-	for _, n := range m.eligible {
+	for _, n := range m.eligible[in] {
 		if !slices.Contains(tried, n) {
 			left = append(left, n)
 		}
 	}
-	p, err := m.b.Pick(client(c), addrs(tried...))
+	p, err := m.b.Pick(in, client(c), addrs(tried...))
 	if (err != nil) != (len(left) == 0) {
 		m.t.Fatalf("Pick: error %v with %v left", err, left)
 	}
@@ -134,7 +153,7 @@ func (m *model) pick(c int, tried []int) {
 	case !slices.Contains(left, n):
 		m.t.Fatalf("picked %d, left are %v", n, left)
 	case !sticky:
-		m.checkPolicy(n, left)
+		m.checkPolicy(in, n, left)
 	}
 	m.active[n]++
 	m.open = append(m.open, openPick{p, c, n})
@@ -159,16 +178,16 @@ func (m *model) record(c, n int) {
 	m.pins[c] = pin{n, time.Now(), m.uses}
 }
 
-// checkPolicy checks that the policy could choose n of those left.
-func (m *model) checkPolicy(n int, left []int) {
+// checkPolicy checks that the policy could choose n of those left in a scope.
+func (m *model) checkPolicy(in service.Scope, n int, left []int) {
 	switch m.policy {
 	case "round-robin":
-		if m.next != 0 {
-			if want := atOrAfter(left, m.next); n != want {
+		if m.next[in] != 0 {
+			if want := atOrAfter(left, m.next[in]); n != want {
 				m.t.Fatalf("picked %d of %v, but %d was next", n, left, want)
 			}
 		}
-		m.next = atOrAfter(m.eligible, n+1)
+		m.next[in] = atOrAfter(m.eligible[in], n+1)
 	case "least-connections":
 		for _, other := range left {
 			if m.active[other] < m.active[n] {
@@ -217,7 +236,7 @@ func (m *model) check() {
 	m.t.Helper()
 	var want []balancer.EndpointStats
 	for _, n := range upTo(8) {
-		if eligible := slices.Contains(m.eligible, n); eligible || m.active[n] > 0 {
+		if eligible := m.isEligible(n); eligible || m.active[n] > 0 {
 			want = append(want, balancer.EndpointStats{Addr: addr(n), Eligible: eligible, Active: m.active[n]})
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"net/netip"
 	"time"
+
+	"github.com/kube-splice/kube-splice/service"
 )
 
 // ErrNoEndpoints is returned by [Balancer.Pick] when no eligible endpoint is
@@ -23,18 +25,20 @@ type Pick struct {
 	client   netip.Addr
 }
 
-// Pick chooses an eligible endpoint for a connection of client that is not one
-// of tried. With affinity on, the client's live record decides if it may, and
-// the choice becomes, or renews, the client's record. An IPv4-mapped client
-// address is the same client as the IPv4 address; zones are ignored.
+// Pick chooses an endpoint that is eligible in the scope for a connection of client
+// and is not one of tried. With affinity on, the client's live record decides if it
+// may, and the choice becomes, or renews, the client's record. There is one record a
+// client whatever the scope (as kube-proxy has it), so where its endpoint is not
+// eligible in this scope, the client moves. An IPv4-mapped client address is the same
+// client as the IPv4 address; zones are ignored.
 //
 // A retry passes the endpoints that failed already. Pick returns
 // [ErrNoEndpoints] when none is left; nothing is to be called on the Pick then.
-func (b *Balancer) Pick(client netip.Addr, tried []netip.AddrPort) (Pick, error) {
+func (b *Balancer) Pick(in service.Scope, client netip.Addr, tried []netip.AddrPort) (Pick, error) {
 	client = client.Unmap().WithZone("")
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	c := b.candidates(tried)
+	c := b.candidates(in, tried)
 	if c.left == 0 {
 		return Pick{}, ErrNoEndpoints
 	}
@@ -44,9 +48,9 @@ func (b *Balancer) Pick(client netip.Addr, tried []netip.AddrPort) (Pick, error)
 		now = time.Now()
 		e = b.affinity.lookup(client, now)
 	}
-	sticky := e != nil && !c.tried(e)
+	sticky := e != nil && e.eligible[in] && !c.tried(e)
 	if !sticky {
-		e = b.policy.choose(c, client)
+		e = b.scopes[in].policy.choose(c, client)
 	}
 	if b.affinity.on() {
 		b.affinity.pin(client, e, now)
@@ -55,13 +59,14 @@ func (b *Balancer) Pick(client netip.Addr, tried []netip.AddrPort) (Pick, error)
 	return Pick{Endpoint: e.addr, Sticky: sticky, balancer: b, endpoint: e, client: client}, nil
 }
 
-// candidates starts a turn: the eligible endpoints, those of tried marked.
-func (b *Balancer) candidates(tried []netip.AddrPort) candidates {
+// candidates starts a turn: the eligible endpoints of a scope, those of tried marked.
+func (b *Balancer) candidates(in service.Scope, tried []netip.AddrPort) candidates {
 	b.turn++
-	c := candidates{all: b.eligible, turn: b.turn, left: len(b.eligible)}
+	all := b.scopes[in].eligible
+	c := candidates{all: all, turn: b.turn, left: len(all)}
 	for _, addr := range tried {
 		e := b.known[addr]
-		if e != nil && e.eligible && !c.tried(e) {
+		if e != nil && e.eligible[in] && !c.tried(e) {
 			e.triedIn = c.turn
 			c.left--
 		}

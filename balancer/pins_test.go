@@ -77,7 +77,7 @@ func TestPinIsGoneWhenItsEndpointLeavesAndReturns(t *testing.T) {
 func TestPinsOfOtherBalancersStay(t *testing.T) {
 	foo, _ := pinned(t, 1, 2)
 	bar, clients := pinned(t, 1, 2)
-	foo.Update("round-robin", time.Hour, nil)
+	foo.Update("round-robin", time.Hour, none)
 	wantPin(t, bar, clients[1], 1)
 	foo.Close()
 	wantPin(t, bar, clients[2], 2)
@@ -217,7 +217,7 @@ func TestDepartedEndpointsAreFreed(t *testing.T) {
 	for i := range 20_000 {
 		b.Update("round-robin", time.Hour, endpoints(i))
 		p := pick(t, b, client(i))
-		b.Update("round-robin", time.Hour, nil)
+		b.Update("round-robin", time.Hour, none)
 		p.Done()
 	}
 	if after := heap(); after-before > 1<<20 {

@@ -6,19 +6,20 @@ import (
 	"time"
 
 	"github.com/kube-splice/kube-splice/balancer"
+	"github.com/kube-splice/kube-splice/service"
 )
 
 func TestPickFailsWithoutEndpoints(t *testing.T) {
 	b := balancer.New(balancer.Config{})
 	defer b.Close()
-	if p, err := b.Pick(client(1), nil); !errors.Is(err, balancer.ErrNoEndpoints) || p.Endpoint.IsValid() {
+	if p, err := b.Pick(service.Cluster, client(1), nil); !errors.Is(err, balancer.ErrNoEndpoints) || p.Endpoint.IsValid() {
 		t.Errorf("never updated: Pick = %v, %v; want no endpoint and ErrNoEndpoints", p.Endpoint, err)
 	}
 	for _, policy := range balancer.Names() {
 		b.Update(policy, 0, endpoints(1))
 		visit(t, b, client(1))
-		b.Update(policy, 0, nil)
-		if p, err := b.Pick(client(1), nil); !errors.Is(err, balancer.ErrNoEndpoints) || p.Endpoint.IsValid() {
+		b.Update(policy, 0, none)
+		if p, err := b.Pick(service.Cluster, client(1), nil); !errors.Is(err, balancer.ErrNoEndpoints) || p.Endpoint.IsValid() {
 			t.Errorf("%s, scaled to zero: Pick = %v, %v; want no endpoint and ErrNoEndpoints", policy, p.Endpoint, err)
 		}
 	}
@@ -155,7 +156,7 @@ func TestEveryEndpointIsTriedOnceThenNoneIsLeft(t *testing.T) {
 				p.Failed()
 				tried = append(tried, p.Endpoint, p.Endpoint) // twice: of no consequence
 			}
-			if p, err := b.Pick(client(1), tried); !errors.Is(err, balancer.ErrNoEndpoints) {
+			if p, err := b.Pick(service.Cluster, client(1), tried); !errors.Is(err, balancer.ErrNoEndpoints) {
 				t.Errorf("%s: all tried: Pick = %v, %v, want ErrNoEndpoints", policy, p.Endpoint, err)
 			}
 			pick(t, b, client(1)).Done() // a new connection may try them again
@@ -168,8 +169,8 @@ func TestBalancersRotateIndependently(t *testing.T) {
 	web, dns := rotatedTo(t, 10), rotatedTo(t, 30)
 	wantVisits(t, web, 10, 20)
 	wantVisits(t, dns, 30, 40)
-	web.Update("round-robin", 0, nil)
-	if _, err := web.Pick(client(1), nil); !errors.Is(err, balancer.ErrNoEndpoints) {
+	web.Update("round-robin", 0, none)
+	if _, err := web.Pick(service.Cluster, client(1), nil); !errors.Is(err, balancer.ErrNoEndpoints) {
 		t.Errorf("web without endpoints: error %v, want ErrNoEndpoints", err)
 	}
 	wantVisits(t, dns, 10, 20)
@@ -180,7 +181,7 @@ func TestClosedBalancerPicksNothing(t *testing.T) {
 	open, failing := pick(t, b, client(1)), pick(t, b, client(2))
 	b.Close()
 	b.Update("round-robin", time.Hour, endpoints(1, 2))
-	if _, err := b.Pick(client(1), nil); !errors.Is(err, balancer.ErrNoEndpoints) {
+	if _, err := b.Pick(service.Cluster, client(1), nil); !errors.Is(err, balancer.ErrNoEndpoints) {
 		t.Errorf("Pick after Close: error %v, want ErrNoEndpoints", err)
 	}
 	if n := b.Stats().AffinityRecords; n != 0 {

@@ -30,11 +30,11 @@ func TestSourceHashChoicesNeverChange(t *testing.T) {
 	}
 	v6 := balancer.New(balancer.Config{})
 	defer v6.Close()
-	v6.Update("source-hash", 0, []service.Endpoint{
+	v6.Update("source-hash", 0, balancer.Eligible{service.Cluster: {
 		{Addr: netip.MustParseAddrPort("[2001:db8::1]:80")},
 		{Addr: netip.MustParseAddrPort("[2001:db8::2]:80")},
 		{Addr: netip.MustParseAddrPort("[2001:db8::2]:8080")},
-	})
+	}})
 	for c, want := range map[string]string{
 		"2001:db8:1::1": "[2001:db8::1]:80",
 		"2001:db8:1::2": "[2001:db8::1]:80",

@@ -16,7 +16,8 @@ type Stats struct {
 // EndpointStats is the state of one endpoint.
 type EndpointStats struct {
 	Addr netip.AddrPort
-	// Eligible is false for an endpoint that left while it had connections.
+	// Eligible tells that some scope may give it connections; false for an endpoint that
+	// left while it had some.
 	Eligible bool
 	Active   int // connections, those being dialled included
 }
@@ -33,7 +34,7 @@ func (b *Balancer) Stats() Stats {
 		AffinityEvicted: b.affinity.evicted,
 	}
 	for _, e := range b.known {
-		s.Endpoints = append(s.Endpoints, EndpointStats{Addr: e.addr, Eligible: e.eligible, Active: e.active})
+		s.Endpoints = append(s.Endpoints, EndpointStats{Addr: e.addr, Eligible: e.isEligible(), Active: e.active})
 	}
 	slices.SortFunc(s.Endpoints, func(x, y EndpointStats) int { return x.Addr.Compare(y.Addr) })
 	return s

@@ -1,8 +1,11 @@
 package proxy_test
 
 import (
+	"errors"
 	"net"
 	"net/netip"
+	"slices"
+	"syscall"
 	"testing"
 
 	"github.com/kube-splice/kube-splice/proxy"
@@ -126,5 +129,29 @@ func TestNodePortAndAPortalOfTheNodesAddressMayHaveOneNumber(t *testing.T) {
 		}
 		r.open()
 		r.Prune()
+	}
+}
+
+func TestTroubleOfAServicePortIsToldOncePerCause(t *testing.T) {
+	other, err := net.Listen("tcp", ":30080")
+	check(t, err)
+	defer func() { _ = other.Close() }()
+	var told []string
+	r := newRig(t, ruled, func(c *proxy.Config) {
+		c.Trouble = func(name service.Name, what string, err error) {
+			if !errors.Is(err, syscall.EADDRINUSE) {
+				t.Errorf("%s: %v, want that the port is in use", what, err)
+			}
+			told = append(told, name.String()+": "+what)
+		}
+	})
+	snap := &service.Snapshot{Ports: []*service.Port{withNodePort(newPort("taken"), 30080), withNodePort(newPort("web"), 30081)}}
+	for range 3 {
+		r.Open(snap)
+	}
+	check(t, other.Close())
+	r.Open(snap)
+	if want := []string{"default/taken:http: open nodePort 30080"}; !slices.Equal(told, want) {
+		t.Errorf("told of %q, want %q", told, want)
 	}
 }

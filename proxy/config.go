@@ -19,12 +19,13 @@ type Config struct {
 	// Ports is where listener ports are taken from; the zero value means the
 	// kernel's range of ephemeral ports.
 	Ports PortRange
-	// KeepPorts names the listener port each Service port had in an earlier life;
-	// it is taken again where it is free, if the first Snapshot has the Service port.
+	// KeepPorts names the port each listener had in an earlier life; it is taken again
+	// where it is free, if the first Snapshot calls for the listener.
 	KeepPorts map[service.ListenerName]uint16
 	// Direct serves clients that connect to the listeners themselves. Otherwise
 	// only connections that a rule led here from one of the Service port's portals
-	// are served, and node ports are held against other programs.
+	// are served, source ranges are judged, and node ports are held against other
+	// programs.
 	Direct bool
 	// Mark is set on the sockets of backend connections (SO_MARK, socket(7));
 	// 0 sets none. It needs CAP_NET_ADMIN.
@@ -46,6 +47,10 @@ type Config struct {
 	// Record is told of every connection once it has ended. It is called on the
 	// data path and must not block. May be nil.
 	Record func(Record)
+	// Trouble is told what cannot be done for a Service port, such as "open nodePort
+	// 30080", when it first fails and at each other cause. It is called by the Proxy's
+	// owner within Open and must not block. May be nil.
+	Trouble func(name service.Name, what string, err error)
 	// Log takes what an operator has to know; nil discards it.
 	Log *slog.Logger
 }
@@ -68,6 +73,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Record == nil {
 		c.Record = func(Record) {}
+	}
+	if c.Trouble == nil {
+		c.Trouble = func(service.Name, string, error) {}
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)

@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"time"
@@ -16,60 +15,40 @@ import (
 // queue to the relay engine, which ends it.
 func (p *Proxy) serve(l *listener, client *net.TCPConn) {
 	accepted := time.Now()
-	port := l.port.Load()
-	rec := Record{Name: l.name, Client: addrPort(client.RemoteAddr()), LogOff: port.Policy.LogOff}
-
-	var err error
-	if rec.Original, err = p.admit(port, client); err != nil {
-		p.counters.refusedDirect.Add(1)
-		p.refuse(client, rec, accepted, RefusedDirect, err)
+	front := l.of.front.Load()
+	rec := l.newRecord(client)
+	if err := p.admit(l, front, client, &rec); err != nil {
+		p.refuse(client, rec, accepted, p.notAdmitted(err), err)
 		return
 	}
 	backend, pick, err := p.connect(l, &rec)
 	rec.Dial = time.Since(accepted)
 	p.counters.retries.Add(int64(max(rec.Attempts-1, 0)))
 	if err != nil {
-		p.refuse(client, rec, accepted, p.whyNot(l, err), err)
+		p.refuse(client, rec, accepted, p.whyNot(l, rec.Scope, err), err)
 		return
 	}
-	l.tally.active.Add(1)
-	limits := relay.Limits{HalfClosed: p.cfg.HalfClosed, Idle: port.Policy.IdleTimeout, Unanswered: p.cfg.unanswered()}
+	l.of.tally.active.Add(1)
+	limits := relay.Limits{HalfClosed: p.cfg.HalfClosed, Idle: front.port.Policy.IdleTimeout, Unanswered: p.cfg.unanswered()}
 	p.cfg.Engine.Relay(p.ctx, relay.Pair{Client: client, Backend: backend, Limits: limits}, func(r relay.Result) {
 		pick.Done()
-		p.relayed(l, r)
+		p.relayed(l.of, r)
 		rec.Up, rec.Down, rec.Close, rec.Err = r.Up, r.Down, closeOf[r.Cause], r.Err
 		p.ended(rec, accepted)
 	})
 }
 
-// errDirect refuses a client that found a listener's port by itself: it would get
-// round every rule that guards the Service's addresses.
-var errDirect = errors.New("not led here by a rule of this Service")
-
-// admit returns where the client wanted to go and whether this listener serves
-// that.
-func (p *Proxy) admit(port *service.Port, client *net.TCPConn) (netip.AddrPort, error) {
-	if p.cfg.Direct {
-		return addrPort(client.LocalAddr()), nil
-	}
-	original, err := originalDestination(client)
-	if err != nil {
-		return original, fmt.Errorf("%w: %w", errDirect, err)
-	}
-	for _, portal := range port.Portals() {
-		if original.Port() == portal.Number && (portal.Kind == service.NodePort || original.Addr() == portal.Addr) {
-			return original, nil
-		}
-	}
-	return original, errDirect
+// newRecord begins the record of a client of l.
+func (l *listener) newRecord(client *net.TCPConn) Record {
+	return Record{Name: l.of.name, Scope: l.scope, Client: addrPort(client.RemoteAddr()), LogOff: l.of.front.Load().port.Policy.LogOff}
 }
 
 // whyNot says why no backend was reached.
-func (p *Proxy) whyNot(l *listener, err error) Close {
+func (p *Proxy) whyNot(l *listener, scope service.Scope, err error) Close {
 	switch {
 	case p.ctx.Err() != nil:
 		return Shutdown
-	case errors.Is(err, balancer.ErrNoEndpoints) || l.eligible.Load() == 0:
+	case errors.Is(err, balancer.ErrNoEndpoints) || l.of.eligible[scope].Load() == 0:
 		p.counters.noEndpoints.Add(1)
 		return NoEndpoints
 	default:

@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"sync/atomic"
 	"time"
+
+	"github.com/kube-splice/kube-splice/service"
 )
 
 // ConnectionLog writes one line a connection. Records wait in a bounded queue for
@@ -149,6 +151,9 @@ func (r *Record) write(out slog.Handler) error {
 		slog.String("close", string(r.Close)),
 		slog.String("error", message),
 	)
+	if r.Scope == service.Local {
+		line.AddAttrs(slog.String("policy", "local"))
+	}
 	return out.Handle(context.Background(), line)
 }
 

@@ -13,7 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kube-splice/kube-splice/lab"
 	"github.com/kube-splice/kube-splice/proxy"
+	"github.com/kube-splice/kube-splice/service"
 )
 
 var ended = time.Date(2026, 11, 30, 12, 0, 0, 5e6, time.UTC)
@@ -71,6 +73,14 @@ func TestConnectionLogKeysAreThereWhenNothingIsKnown(t *testing.T) {
 	}
 }
 
+func TestConnectionLogTellsWhoGotLocalEndpointsOnly(t *testing.T) {
+	local := aRecord()
+	local.Scope = service.Local
+	if line := written(t, true, local); !strings.Contains(line, `"policy":"local"`) {
+		t.Errorf("line %s, want the policy in it", line)
+	}
+}
+
 func TestConnectionLogAsText(t *testing.T) {
 	line := written(t, false, aRecord())
 	for _, part := range []string{"msg=connection", "service=default/web:http", "close=backend-reset", `error="connection reset by peer"`} {
@@ -93,11 +103,11 @@ func TestSinkThatTakesNothingCostsRecordsNotTime(t *testing.T) {
 	var log logText
 	l := proxy.NewConnectionLog(sink, true, slog.New(slog.NewTextHandler(&log, nil)))
 	const records = 20_000
-	started := time.Now()
+	watch := lab.StartStopwatch()
 	for range records {
 		l.Record(aRecord())
 	}
-	if took := time.Since(started); took > 5*time.Second {
+	if took := watch.Elapsed(); took > 5*time.Second {
 		t.Errorf("recording took %v", took)
 	}
 	dropped := l.Dropped()

@@ -4,9 +4,9 @@ import "sync/atomic"
 
 // counters are written by the data path and read by anyone.
 type counters struct {
-	accepted, active, refusedDirect, noEndpoints, dialFailed, failedTries atomic.Int64
-	failing, retries, up, down                                            atomic.Int64
-	evicted                                                               atomic.Uint64
+	accepted, active, refusedDirect, denied, noEndpoints, dialFailed atomic.Int64
+	failedTries, failing, retries, up, down                          atomic.Int64
+	evicted                                                          atomic.Uint64
 }
 
 // Counts is a copy of what the Proxy has counted since it was made.
@@ -14,6 +14,7 @@ type Counts struct {
 	Accepted      int64  // connections taken from listeners
 	Active        int64  // of these, not ended yet
 	RefusedDirect int64  // came to a listener without being led there
+	Denied        int64  // reset because their address is in none of the source ranges
 	NoEndpoints   int64  // reset because every eligible endpoint had left
 	DialFailed    int64  // reset because no endpoint could be reached
 	FailedTries   int64  // dials that failed, whether or not another one succeeded
@@ -28,8 +29,8 @@ func (p *Proxy) Counts() Counts {
 	c := &p.counters
 	return Counts{
 		Accepted: c.accepted.Load(), Active: c.active.Load(),
-		RefusedDirect: c.refusedDirect.Load(), NoEndpoints: c.noEndpoints.Load(),
-		DialFailed: c.dialFailed.Load(), FailedTries: c.failedTries.Load(), Retries: c.retries.Load(),
+		RefusedDirect: c.refusedDirect.Load(), Denied: c.denied.Load(),
+		NoEndpoints: c.noEndpoints.Load(), DialFailed: c.dialFailed.Load(), FailedTries: c.failedTries.Load(), Retries: c.retries.Load(),
 		Up: c.up.Load(), Down: c.down.Load(),
 		Evicted: c.evicted.Load(), Failing: c.failing.Load(),
 	}

@@ -39,12 +39,17 @@ func newDescriptors() *descriptors {
 // roomForListener reports whether another listener, or another held port, leaves
 // enough for connections: a quarter of what there is.
 func (p *Proxy) roomForListener() bool {
-	return int64(len(p.listeners)+len(p.claims)) < p.descriptors.limit-p.descriptors.limit/4
+	return int64(p.open+len(p.claims)) < p.descriptors.limit-p.descriptors.limit/4
 }
 
 var errNoRoomForListener = errors.New("too few descriptors for every Service port; raise the limit on open files (ulimit -n)")
 
-var errNoRoom = errors.New("too few descriptors are left to serve another connection")
+// Why a client that was accepted cannot be served.
+var (
+	errNoRoom   = errors.New("too few descriptors are left to serve another connection")
+	errStopping = errors.New("the proxy stops")
+	errRemoved  = errors.New("the Service is served here no more")
+)
 
 // reserve counts a connection among the active ones if there is room for it.
 func (p *Proxy) reserve() bool {
@@ -58,16 +63,16 @@ func (p *Proxy) reserve() bool {
 }
 
 // awaitRoom waits until there is room to serve a client that l has accepted; more
-// of them wait in the kernel's queue meanwhile. It reports whether the client can
-// be served: not if the listener is closed, or too many wait at other listeners.
-func (p *Proxy) awaitRoom(l *listener) bool {
+// of them wait in the kernel's queue meanwhile. It returns why the client cannot
+// be served: the listener is closed, or too many wait at other listeners.
+func (p *Proxy) awaitRoom(l *listener) error {
 	if p.reserve() {
-		return true
+		return nil
 	}
 	defer p.descriptors.waiting.Add(-1)
 	if p.descriptors.waiting.Add(1) > p.descriptors.kept/2 {
 		p.shortage.note(errNoRoom)
-		return false
+		return errNoRoom
 	}
 	for pause := shortestPause; !p.reserve(); pause = min(2*pause, longestPause) {
 		p.shortage.note(errNoRoom)
@@ -76,10 +81,13 @@ func (p *Proxy) awaitRoom(l *listener) bool {
 			pause = shortestPause
 		case <-time.After(pause):
 		case <-l.closed:
-			return false
+			if p.stopping.Load() {
+				return errStopping
+			}
+			return errRemoved
 		}
 	}
-	return true
+	return nil
 }
 
 // release is reserve undone.
@@ -93,9 +101,16 @@ func (p *Proxy) release() {
 	}
 }
 
-// turnAway resets a client for which there is no room.
-func (p *Proxy) turnAway(l *listener, client *net.TCPConn) {
+// turnAway resets a client for which there was no room.
+func (p *Proxy) turnAway(l *listener, client *net.TCPConn, err error) {
 	p.counters.active.Add(1)
-	rec := Record{Name: l.name, Client: addrPort(client.RemoteAddr()), LogOff: l.port.Load().Policy.LogOff}
-	p.refuse(client, rec, time.Now(), Internal, errNoRoom)
+	why := Internal
+	switch err {
+	case errStopping:
+		why = Shutdown
+	case errRemoved:
+		p.counters.noEndpoints.Add(1)
+		why = NoEndpoints
+	}
+	p.refuse(client, l.newRecord(client), time.Now(), why, err)
 }

@@ -61,10 +61,10 @@ func (p *Proxy) connect(l *listener, rec *Record) (*net.TCPConn, balancer.Pick, 
 // pick asks the balancer for an endpoint that has not failed.
 func (d *dialing) pick() (balancer.Pick, error) {
 	client := d.rec.Client.Addr()
-	pick, err := d.listener.balancer.Pick(client, slices.Concat(d.failed, d.silent))
+	pick, err := d.listener.of.balancer.Pick(d.rec.Scope, client, slices.Concat(d.failed, d.silent))
 	if err != nil && len(d.silent) > 0 {
 		d.silent = nil
-		pick, err = d.listener.balancer.Pick(client, d.failed)
+		pick, err = d.listener.of.balancer.Pick(d.rec.Scope, client, d.failed)
 	}
 	if err != nil && d.last != nil {
 		err = d.last // says more than that nobody is left
@@ -90,8 +90,8 @@ func (d *dialing) blame(ctx context.Context, pick balancer.Pick, err error) {
 	default:
 		pick.Failed()
 		d.counters.failedTries.Add(1)
-		d.listener.tally.failedTries.Add(1)
-		d.cfg.Log.Debug("dial failed", "service", d.listener.name.String(), "endpoint", pick.Endpoint.String(), "error", err)
+		d.listener.of.tally.failedTries.Add(1)
+		d.cfg.Log.Debug("dial failed", "service", d.listener.name().String(), "endpoint", pick.Endpoint.String(), "error", err)
 		if errors.Is(err, context.DeadlineExceeded) {
 			d.silent = append(d.silent, pick.Endpoint)
 		} else {

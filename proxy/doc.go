@@ -1,5 +1,5 @@
-// Package proxy serves the Service ports: one TCP listener each, and for every
-// connection
+// Package proxy serves the Service ports: one TCP listener for each scope of endpoints
+// that a Service port's traffic policies tell apart, and for every connection
 //
 //	accept → admit → pick → dial (elsewhere, if need be) → relay → record
 //
@@ -12,9 +12,10 @@
 // The control path (Open, Prune) and the data path (everything from accept on)
 // share no lock: a connection reads its Service port through one atomic pointer.
 //
-// A Service port without an eligible endpoint keeps its listener parked: the port
-// stays ours, rules stay as they are, and the kernel refuses connections before
-// any handshake (see parked.go).
+// A listener without an eligible endpoint is kept parked: the port stays ours, rules
+// stay as they are, and the kernel refuses connections before any handshake (see
+// parked.go). So of a Service port with endpoints on other nodes only, one listener
+// may refuse while the other serves; the Balancer and the counts are common to both.
 //
 // The package does not know where Services come from or how packets reach its
 // listeners, and it leaves UDP ports alone.

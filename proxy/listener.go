@@ -6,23 +6,18 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"sync/atomic"
 	"syscall"
 	"time"
 
-	"github.com/kube-splice/kube-splice/balancer"
 	"github.com/kube-splice/kube-splice/service"
 )
 
-// listener is one Service port's listening socket with the balancer behind it.
+// listener is the listening socket for the clients of one scope of a Service port.
 type listener struct {
-	name     service.Name
-	addr     netip.AddrPort
-	ln       *net.TCPListener
-	balancer *balancer.Balancer
-	port     atomic.Pointer[service.Port] // what it serves now; nil before the first update
-	eligible atomic.Int64                 // endpoints that may be given connections
-	tally    tally
+	of    *servicePort
+	scope service.Scope
+	addr  netip.AddrPort
+	ln    *net.TCPListener
 
 	resumed chan struct{} // a token when a parked listener listens again
 	closed  chan struct{}
@@ -30,15 +25,18 @@ type listener struct {
 	// The owner's.
 	wanted bool
 	parked bool
-	left   bool // its Service port is gone from the Snapshot
 }
 
-// listen opens port's listener, parked until its first update, and begins to
+func (l *listener) name() service.ListenerName {
+	return service.ListenerName{Name: l.of.name, Scope: l.scope}
+}
+
+// listen opens a Service port's listener of a scope, parked at first, and begins to
 // accept.
-func (p *Proxy) listen(port *service.Port) (*listener, error) {
+func (p *Proxy) listen(s *servicePort, scope service.Scope) (*listener, error) {
 	lc := net.ListenConfig{KeepAlive: p.cfg.keepAlive(), KeepAliveConfig: p.cfg.KeepAlive}
 	lc.SetMultipathTCP(false) // splice and TCP_INFO work on plain TCP sockets
-	ln, err := p.ports.listen(p.ctx, &lc, p.cfg.bindAddress(port.Name.Family), port.Name)
+	ln, err := p.ports.listen(p.ctx, &lc, p.cfg.bindAddress(s.name.Family), service.ListenerName{Name: s.name, Scope: scope})
 	if err != nil {
 		return nil, err
 	}
@@ -48,46 +46,20 @@ func (p *Proxy) listen(port *service.Port) (*listener, error) {
 	}
 	addr := ln.Addr().(*net.TCPAddr).AddrPort()
 	l := &listener{
-		name: port.Name, ln: ln, parked: true,
-		addr:     netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()),
-		balancer: balancer.New(balancer.Config{Evicted: &p.counters.evicted}),
-		resumed:  make(chan struct{}, 1), closed: make(chan struct{}),
+		of: s, scope: scope, ln: ln, parked: true,
+		addr:    netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()),
+		resumed: make(chan struct{}, 1), closed: make(chan struct{}),
 	}
 	p.accepting.Go(func() { p.accept(l) })
 	level := slog.LevelDebug
 	if p.cfg.Direct { // then it is for people to connect to
 		level = slog.LevelInfo
 	}
-	p.cfg.Log.Log(context.Background(), level, "listening", "service", l.name.String(), "address", l.addr.String())
+	p.cfg.Log.Log(context.Background(), level, "listening", "service", l.name().String(), "address", l.addr.String())
 	return l, nil
 }
 
-// update makes l serve port: its balancer gets the eligible endpoints, and the
-// listener is parked when there are none. An unchanged port costs nothing.
-func (l *listener) update(port *service.Port, defaultBalancer string) error {
-	if l.port.Load() != port || l.left {
-		l.left = false
-		policy := port.Policy.Balancer
-		if policy == "" {
-			policy = defaultBalancer
-		}
-		eligible := port.Eligible(service.Cluster)
-		l.balancer.Update(policy, port.Policy.Affinity, eligible)
-		l.eligible.Store(int64(len(eligible)))
-		l.port.Store(port)
-	}
-	return l.setParked(l.eligible.Load() == 0)
-}
-
-// leave refuses connections to a Service port that is gone, until its rules are
-// gone too and the listener can be closed.
-func (l *listener) leave() error {
-	l.left = true
-	l.balancer.Update("", 0, nil)
-	l.eligible.Store(0)
-	return l.setParked(true)
-}
-
+// setParked makes l refuse connections, or take them again.
 func (l *listener) setParked(parked bool) error {
 	if l.parked == parked {
 		return nil
@@ -128,11 +100,11 @@ func (p *Proxy) accept(l *listener) {
 		case err == nil:
 			pause = 0
 			p.counters.accepted.Add(1)
-			l.tally.accepted.Add(1)
-			if p.awaitRoom(l) {
+			l.of.tally.accepted.Add(1)
+			if err := p.awaitRoom(l); err == nil {
 				p.conns.Go(func() { p.serve(l, conn) })
 			} else {
-				p.turnAway(l, conn)
+				p.turnAway(l, conn, err)
 			}
 		case errors.Is(err, net.ErrClosed):
 			return

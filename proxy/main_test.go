@@ -19,6 +19,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/kube-splice/kube-splice/lab"
 	"github.com/kube-splice/kube-splice/proxy"
@@ -77,6 +78,9 @@ func changeAddress(change func(netlink.Link, *netlink.Addr) error, link, cidr st
 	addr, err := netlink.ParseAddr(cidr)
 	if err != nil {
 		return err
+	}
+	if addr.IP.To4() == nil {
+		addr.Flags = unix.IFA_F_NODAD // else it cannot be used at once
 	}
 	return change(l, addr)
 }
@@ -229,6 +233,12 @@ func tryConnect(address string) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
+	return greeted(conn)
+}
+
+// greeted waits for the name that an echo server says.
+func greeted(conn net.Conn) (*client, error) {
+	var err error
 	c := &client{Conn: conn, lines: bufio.NewReader(conn)}
 	_ = conn.SetDeadline(time.Now().Add(15 * time.Second))
 	c.name, err = c.lines.ReadString('\n')
@@ -259,13 +269,15 @@ func wantRefused(t testing.TB, address string) {
 	}
 }
 
+func isReset(err error) bool { return errors.Is(err, syscall.ECONNRESET) }
+
 func wantReset(t testing.TB, address string) {
 	t.Helper()
 	c, err := tryConnect(address)
 	if err == nil {
 		_ = c.Close()
 	}
-	if !errors.Is(err, syscall.ECONNRESET) {
+	if !isReset(err) {
 		t.Errorf("connection to %s: %v, want reset", address, err)
 	}
 }

@@ -56,7 +56,7 @@ var errNoPortLeft = errors.New("no port is free in the range")
 type portPool struct {
 	PortRange
 	had   map[service.ListenerName]uint16 // in an earlier life, and not taken up or lost yet
-	kept  map[uint16]bool                 // promised to Service ports that had them
+	kept  map[uint16]bool                 // promised to the listeners that had them
 	avoid map[uint16]bool                 // node ports
 	later bool                            // the first Snapshot has been seen
 }
@@ -73,8 +73,8 @@ func newPortPool(r PortRange, had map[service.ListenerName]uint16) portPool {
 	return pool
 }
 
-// plan promises the ports of an earlier life to the Service ports that had them
-// and that the first Snapshot still has, and keeps off the node ports.
+// plan promises the ports of an earlier life to the listeners that had them and that
+// the first Snapshot still calls for, and keeps off the node ports.
 func (r *portPool) plan(wanted []*service.Port) {
 	had := r.had
 	if !r.later {
@@ -82,22 +82,25 @@ func (r *portPool) plan(wanted []*service.Port) {
 	}
 	r.kept, r.avoid = map[uint16]bool{}, map[uint16]bool{}
 	for _, port := range wanted {
-		if number, before := had[service.ListenerName{Name: port.Name}]; before {
-			r.had[service.ListenerName{Name: port.Name}] = number
-			r.kept[number] = true
+		for scope := range service.Scope(service.Scopes) {
+			name := service.ListenerName{Name: port.Name, Scope: scope}
+			if number, before := had[name]; before && usesScope(port.Portals(), scope) {
+				r.had[name] = number
+				r.kept[number] = true
+			}
 		}
 		r.avoid[port.NodePort] = true
 	}
 }
 
-// listen opens a listener on addr: at the port the Service port had if that is
+// listen opens a listener on addr: at the port the one of that name had if that is
 // free, else at the first free one from a random place on. Ports are always asked
 // for by number; see park.
-func (r *portPool) listen(ctx context.Context, lc *net.ListenConfig, addr netip.Addr, name service.Name) (*net.TCPListener, error) {
-	if before, had := r.had[service.ListenerName{Name: name}]; had {
+func (r *portPool) listen(ctx context.Context, lc *net.ListenConfig, addr netip.Addr, name service.ListenerName) (*net.TCPListener, error) {
+	if before, had := r.had[name]; had {
 		ln, err := listenTCP(ctx, lc, netip.AddrPortFrom(addr, before))
 		if err == nil || errors.Is(err, syscall.EADDRINUSE) {
-			delete(r.had, service.ListenerName{Name: name}) // taken up, or lost to another program
+			delete(r.had, name) // taken up, or lost to another program
 		}
 		if !errors.Is(err, syscall.EADDRINUSE) {
 			return ln, err

@@ -5,7 +5,6 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
-	"syscall"
 	"testing"
 
 	"github.com/kube-splice/kube-splice/proxy"
@@ -149,12 +148,7 @@ func TestListenersKeepOffNodePorts(t *testing.T) {
 
 func TestListenersLeaveDescriptorsForConnections(t *testing.T) {
 	a, _ := echo(t, "a", "10.88.0.11:0")
-	var before syscall.Rlimit
-	check(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &before))
-	low := before
-	low.Cur = 200
-	check(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &low))
-	defer func() { check(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &before)) }()
+	defer limitDescriptors(t, 200)()
 	r := newRig(t)
 	ports := []*service.Port{newPort("first", a)}
 	for i := range 400 {

@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"iter"
 	"maps"
 	"net"
 	"net/netip"
@@ -23,15 +24,17 @@ type Proxy struct {
 	ports portPool
 
 	// The owner's.
-	listeners map[service.Name]*listener
-	claims    map[netip.AddrPort]*claim
-	troubles  troubles
-	alone     map[service.Name]bool // ports of other protocols, said already
+	services map[service.Name]*servicePort
+	open     int // listeners
+	claims   map[netip.AddrPort]*claim
+	troubles troubles
+	alone    map[service.Name]bool // ports of other protocols, said already
 
-	published atomic.Pointer[[]*listener] // listeners, for Services
+	published atomic.Pointer[[]*servicePort] // services, for Services
 
 	// The data path's.
 	ownPorts    atomic.Pointer[map[uint16]struct{}] // every listener's port
+	stopping    atomic.Bool                         // Shutdown has begun
 	counters    counters
 	shortage    shortage
 	descriptors *descriptors
@@ -43,12 +46,12 @@ type Proxy struct {
 func New(cfg Config) *Proxy {
 	p := &Proxy{
 		cfg:         cfg.withDefaults(),
-		listeners:   map[service.Name]*listener{},
+		services:    map[service.Name]*servicePort{},
 		claims:      map[netip.AddrPort]*claim{},
 		descriptors: newDescriptors(),
 	}
 	p.ports = newPortPool(p.cfg.Ports, p.cfg.KeepPorts)
-	p.troubles.log = p.cfg.Log
+	p.troubles.log, p.troubles.tell = p.cfg.Log, p.cfg.Trouble
 	p.shortage.log = p.cfg.Log
 	p.ownPorts.Store(&map[uint16]struct{}{})
 	p.publish()
@@ -71,8 +74,8 @@ func (p *Proxy) Open(snap *service.Snapshot) Opened {
 	var opened Opened
 	p.troubles.begin()
 	p.ports.plan(snap.Ports)
-	for _, l := range p.listeners {
-		l.wanted = false
+	for _, s := range p.services {
+		s.wanted = false
 	}
 	for _, c := range p.claims {
 		c.wanted = false
@@ -80,7 +83,7 @@ func (p *Proxy) Open(snap *service.Snapshot) Opened {
 	alone := map[service.Name]bool{}
 	for _, port := range snap.Ports {
 		if port.Name.Protocol == service.TCP {
-			p.openPort(port, &opened)
+			p.openPort(port, snap.NodeIPs, &opened)
 			continue
 		}
 		name := port.Name
@@ -91,9 +94,10 @@ func (p *Proxy) Open(snap *service.Snapshot) Opened {
 		alone[name] = true
 	}
 	p.alone = alone
-	for _, l := range p.listeners {
-		if !l.wanted {
-			p.troubles.note(l.name, "stop serving", l.leave())
+	for _, s := range p.services {
+		if !s.wanted {
+			s.leave()
+			p.troubles.note(s.name, "stop serving", s.park())
 		}
 	}
 	p.storeOwnPorts()
@@ -102,31 +106,30 @@ func (p *Proxy) Open(snap *service.Snapshot) Opened {
 	return opened
 }
 
-// openPort brings one Service port's listener up to date and adds the bindings of
+// openPort brings one Service port's listeners up to date and adds the bindings of
 // its portals.
-func (p *Proxy) openPort(port *service.Port, opened *Opened) {
-	l := p.listeners[port.Name]
-	if l == nil && !p.roomForListener() {
-		opened.Failed++
-		p.troubles.note(service.Name{}, "open every listener", errNoRoomForListener)
-		return
+func (p *Proxy) openPort(port *service.Port, nodeIPs []netip.Addr, opened *Opened) {
+	s := p.services[port.Name]
+	if s == nil {
+		s = p.newServicePort(port.Name)
+		p.services[port.Name] = s
 	}
-	if l == nil {
-		var err error
-		if l, err = p.listen(port); !p.troubles.note(port.Name, "open a listener", err) {
-			opened.Failed++
-			return
-		}
-		p.listeners[port.Name] = l
+	s.wanted = true
+	changed := s.update(port, nodeIPs, p.cfg.Balancer)
+	front := s.front.Load()
+	for scope := range service.Scope(service.Scopes) {
+		p.openListener(s, scope, front.uses(scope), opened)
 	}
-	l.wanted = true
-	changed := l.port.Load() != port || l.left
-	if !p.troubles.note(port.Name, "serve", l.update(port, p.cfg.Balancer)) {
+	if !p.troubles.note(port.Name, "serve", s.park()) {
 		opened.Failed++
 	} else if changed {
-		p.cfg.Log.Debug("serving", "service", port.Name.String(), "endpoints", l.eligible.Load())
+		p.cfg.Log.Debug("serving", "service", port.Name.String(), "endpoints", s.counts().Endpoints)
 	}
-	for _, portal := range port.Portals() {
+	for _, portal := range front.portals {
+		l := s.listeners[portal.Scope]
+		if l == nil {
+			continue // said already
+		}
 		err := p.hold(port.Name.Family, portal)
 		if errors.Is(err, errNoRoomForListener) {
 			opened.Failed++
@@ -141,17 +144,51 @@ func (p *Proxy) openPort(port *service.Port, opened *Opened) {
 	}
 }
 
+// openListener opens the listener of a scope if it is wanted and not there yet.
+func (p *Proxy) openListener(s *servicePort, scope service.Scope, wanted bool, opened *Opened) {
+	if l := s.listeners[scope]; l != nil {
+		l.wanted = wanted
+		return
+	}
+	if !wanted {
+		return
+	}
+	if !p.roomForListener() {
+		opened.Failed++
+		p.troubles.note(service.Name{}, "open every listener", errNoRoomForListener)
+		return
+	}
+	what := "open a listener"
+	if scope == service.Local {
+		what += " for local endpoints"
+	}
+	l, err := p.listen(s, scope)
+	if !p.troubles.note(s.name, what, err) {
+		opened.Failed++
+		return
+	}
+	l.wanted = true
+	s.listeners[scope] = l
+	p.open++
+}
+
 // Prune closes the listeners and gives up the node ports that the Snapshot last
-// opened does not have, and reports whether there were any: what could not be opened
+// opened does not call for, and reports whether there were any: what could not be opened
 // may now find a port. Their established connections go on.
 func (p *Proxy) Prune() (freed bool) {
-	maps.DeleteFunc(p.listeners, func(_ service.Name, l *listener) bool {
-		if !l.wanted {
-			l.close()
-			l.balancer.Close()
-			freed = true
+	maps.DeleteFunc(p.services, func(_ service.Name, s *servicePort) bool {
+		for scope, l := range s.listeners {
+			if l != nil && !(s.wanted && l.wanted) {
+				l.close()
+				s.listeners[scope] = nil
+				p.open--
+				freed = true
+			}
 		}
-		return !l.wanted
+		if !s.wanted {
+			s.balancer.Close()
+		}
+		return !s.wanted
 	})
 	maps.DeleteFunc(p.claims, func(_ netip.AddrPort, c *claim) bool {
 		if !c.wanted {
@@ -167,7 +204,8 @@ func (p *Proxy) Prune() (freed bool) {
 // Shutdown closes every listener, waits for the connections until ctx ends, and
 // resets those still there then. It returns when all are gone.
 func (p *Proxy) Shutdown(ctx context.Context) {
-	for _, l := range p.listeners {
+	p.stopping.Store(true)
+	for l := range p.listeners() {
 		l.close()
 	}
 	for _, c := range p.claims {
@@ -178,22 +216,35 @@ func (p *Proxy) Shutdown(ctx context.Context) {
 	p.conns.Wait()
 	stop()
 	p.cancel()
-	for _, l := range p.listeners { // not before: a connection may still be in search of its backend
-		l.balancer.Close()
+	for _, s := range p.services { // not before: a connection may still be in search of its backend
+		s.balancer.Close()
 	}
-	clear(p.listeners)
+	clear(p.services)
 	clear(p.claims)
+}
+
+// listeners ranges over the listeners of all Service ports.
+func (p *Proxy) listeners() iter.Seq[*listener] {
+	return func(yield func(*listener) bool) {
+		for _, s := range p.services {
+			for _, l := range s.listeners {
+				if l != nil && !yield(l) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // storeOwnPorts tells the data path which ports are our listeners', and how many
 // descriptors the control path holds.
 func (p *Proxy) storeOwnPorts() {
-	ports := make(map[uint16]struct{}, len(p.listeners))
-	for _, l := range p.listeners {
+	ports := make(map[uint16]struct{}, p.open)
+	for l := range p.listeners() {
 		ports[l.addr.Port()] = struct{}{}
 	}
 	p.ownPorts.Store(&ports)
-	p.descriptors.standing.Store(int64(len(p.listeners) + len(p.claims)))
+	p.descriptors.standing.Store(int64(p.open + len(p.claims)))
 	p.publish()
 }
 

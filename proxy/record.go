@@ -11,6 +11,7 @@ import (
 // Record is what there is to tell about one connection that has ended.
 type Record struct {
 	Name     service.Name
+	Scope    service.Scope // the endpoints the client gets by the Service's traffic policy
 	Client   netip.AddrPort
 	Original netip.AddrPort // where the client connected to; zero if unknown
 	Backend  netip.AddrPort // the last one tried; zero if none was
@@ -37,7 +38,7 @@ const (
 	DialFailed    Close = "dial-failed"  // no endpoint answered in the time budget
 	NoEndpoints   Close = "no-endpoints" // the last eligible endpoint left before one was reached
 	RefusedDirect Close = "refused-direct"
-	Denied        Close = "denied"
+	Denied        Close = "denied" // not in the source ranges
 	IdleLimit     Close = "idle"
 	HalfClosed    Close = "half-closed" // nothing moved for too long after one side had closed
 	Shutdown      Close = "shutdown"

@@ -15,56 +15,57 @@ type tally struct {
 	accepted, active, up, down, failedTries atomic.Int64
 }
 
-// ServiceCounts is a copy of what was counted for one Service port since its
-// listener was opened.
+// ServiceCounts is a copy of what was counted for one Service port since it is served,
+// whichever of its listeners the clients came to.
 type ServiceCounts struct {
 	Name        service.Name
-	Accepted    int64 // connections taken from the listener
+	Accepted    int64 // connections taken from its listeners
 	Active      int64 // of these, with a backend and not ended yet
 	Up, Down    int64 // bytes client to backend, and back, of connections that have ended
 	FailedTries int64 // dials that failed, whether or not another one succeeded
-	Endpoints   int64 // endpoints that may be given connections
+	// Endpoints that may be given connections: where clients get different ones, as many as
+	// those that may go to any node get.
+	Endpoints int64
 	// Affinity tells that the Service port has session affinity, and AffinityRecords
 	// how many clients it remembers.
 	Affinity        bool
 	AffinityRecords int
 }
 
-// Services returns the counts of every Service port that has a listener, each Name
-// once, in no order. It may be called from any goroutine and holds up no connection.
+// Services returns the counts of every Service port that is served, each Name once, in no order. It may be called from any goroutine and holds up no connection.
 func (p *Proxy) Services() []ServiceCounts {
-	listeners := *p.published.Load()
-	counts := make([]ServiceCounts, len(listeners))
-	for i, l := range listeners {
-		counts[i] = l.counts()
+	services := *p.published.Load()
+	counts := make([]ServiceCounts, len(services))
+	for i, s := range services {
+		counts[i] = s.counts()
 	}
 	return counts
 }
 
-func (l *listener) counts() ServiceCounts {
+func (s *servicePort) counts() ServiceCounts {
 	c := ServiceCounts{
-		Name: l.name, Accepted: l.tally.accepted.Load(), Active: l.tally.active.Load(),
-		Up: l.tally.up.Load(), Down: l.tally.down.Load(), FailedTries: l.tally.failedTries.Load(),
-		Endpoints: l.eligible.Load(),
+		Name: s.name, Accepted: s.tally.accepted.Load(), Active: s.tally.active.Load(),
+		Up: s.tally.up.Load(), Down: s.tally.down.Load(), FailedTries: s.tally.failedTries.Load(),
+		Endpoints: max(s.eligible[service.Cluster].Load(), s.eligible[service.Local].Load()),
 	}
 	// The balancer is asked only where it has something to tell: that takes its mutex.
-	if port := l.port.Load(); port != nil && port.Policy.Affinity > 0 {
-		c.Affinity, c.AffinityRecords = true, l.balancer.Stats().AffinityRecords
+	if s.front.Load().port.Policy.Affinity > 0 {
+		c.Affinity, c.AffinityRecords = true, s.balancer.Stats().AffinityRecords
 	}
 	return c
 }
 
-// publish shows the listeners of this moment to Services.
+// publish shows the Service ports of this moment to Services.
 func (p *Proxy) publish() {
-	listeners := slices.Collect(maps.Values(p.listeners))
-	p.published.Store(&listeners)
+	services := slices.Collect(maps.Values(p.services))
+	p.published.Store(&services)
 }
 
 // relayed counts a relayed connection that has ended.
-func (p *Proxy) relayed(l *listener, r relay.Result) {
-	l.tally.active.Add(-1)
-	l.tally.up.Add(r.Up)
-	l.tally.down.Add(r.Down)
+func (p *Proxy) relayed(s *servicePort, r relay.Result) {
+	s.tally.active.Add(-1)
+	s.tally.up.Add(r.Up)
+	s.tally.down.Add(r.Down)
 	p.counters.up.Add(r.Up)
 	p.counters.down.Add(r.Down)
 }

@@ -10,8 +10,9 @@ import (
 // is over.
 type troubles struct {
 	log     *slog.Logger
-	last    map[trouble]string // what is known to fail, and how
-	ongoing map[trouble]string // what failed since begin
+	tell    func(name service.Name, what string, err error) // of one Service port's
+	last    map[trouble]string                              // what is known to fail, and how
+	ongoing map[trouble]string                              // what failed since begin
 }
 
 type trouble struct {
@@ -41,6 +42,9 @@ func (t *troubles) note(name service.Name, verb string, err error) bool {
 	t.ongoing[key] = err.Error()
 	if !said {
 		t.log.Error("cannot "+verb+"; trying again from time to time", append(key.whose(), "error", err)...)
+		if name != (service.Name{}) {
+			t.tell(name, verb, err)
+		}
 	}
 	return false
 }

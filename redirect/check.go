@@ -14,7 +14,7 @@ const maxComment = 255
 
 // check returns why no rule can be written for b, naming its Service.
 func check(b service.Binding) error {
-	if err := checkComment(b.Name); err != nil {
+	if err := checkComment(listenerName(b)); err != nil {
 		return fmt.Errorf("write rules of Service port %.300q: %w", b.Name.String(), err)
 	}
 	if err := checkAddresses(b); err != nil {
@@ -25,7 +25,7 @@ func check(b service.Binding) error {
 
 // checkComment makes sure that the name passes iptables-restore's quoting
 // unchanged and can be read back from the rule.
-func checkComment(n service.Name) error {
+func checkComment(n service.ListenerName) error {
 	comment := n.String()
 	if len(comment) > maxComment {
 		return fmt.Errorf("the name has %d bytes, a rule's comment holds %d", len(comment), maxComment)
@@ -35,8 +35,8 @@ func checkComment(n service.Name) error {
 			return fmt.Errorf("the name contains %q, which a rule's comment cannot carry safely", c)
 		}
 	}
-	if back, ok := parseName(comment, n.Protocol, n.Family); !ok || back != n {
-		return errors.New(`the name cannot be told from its parts: "/" and ":" separate them`)
+	if back, ok := parseListener(comment, n.Name.Protocol, n.Name.Family); !ok || back != n {
+		return fmt.Errorf(`the name cannot be told from its parts: "/", ":" and %q separate them`, service.LocalSuffix)
 	}
 	return nil
 }
@@ -58,6 +58,17 @@ func checkAddresses(b service.Binding) error {
 		return fmt.Errorf("the listener's address %s is not %s", listener.Addr(), b.Name.Family)
 	}
 	return nil
+}
+
+// parseListener is the inverse of service.ListenerName.String.
+func parseListener(s string, proto service.Protocol, family service.Family) (service.ListenerName, bool) {
+	scope := service.Cluster
+	s, local := strings.CutSuffix(s, service.LocalSuffix)
+	if local {
+		scope = service.Local
+	}
+	name, ok := parseName(s, proto, family)
+	return service.ListenerName{Name: name, Scope: scope}, ok
 }
 
 // parseName is the inverse of service.Name.String.

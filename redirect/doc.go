@@ -16,6 +16,10 @@
 // Portals come before node ports because a portal may be an address of the node
 // itself, and its port may equal the nodePort of another Service.
 //
+// A portal that leads clients inside and outside to different listeners has rules for
+// the packets of pods, by source address or interface, before the rule for all others.
+// The node's own packets are always inside.
+//
 // The package opens no sockets, chooses no endpoints and adds no masquerading:
 // the proxy dials backends itself. It never decides which portals exist; it
 // writes those it is given. It does not touch chains of others, except to put

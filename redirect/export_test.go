@@ -8,13 +8,18 @@ import (
 
 // Render renders the rules of one family as iptables-save would print them, for
 // what cannot be asked of the kernel a million times.
-func Render(family service.Family, host netip.Addr, bindings []service.Binding) (lines []string, refused []error) {
-	set, refused := renderer{family, host, true, false}.render(bindings)
+func Render(family service.Family, host netip.Addr, want Rules) (lines []string, refused []error) {
+	set, refused := renderFor(family, host, want)
 	var changes []change
 	for _, table := range tables {
 		changes = append(changes, diff(table, set, nil))
 	}
 	return input(changes), refused
+}
+
+func renderFor(family service.Family, host netip.Addr, want Rules) (ruleset, []error) {
+	r := renderer{family: family, host: host, physdev: true, pods: want.Pods.sources(family)}
+	return r.render(want.Bindings)
 }
 
 // SavedListeners reads listener ports from what iptables-save printed.
@@ -25,12 +30,12 @@ func SavedListeners(text string, family service.Family) map[service.ListenerName
 }
 
 // SavedDiffers reports whether what iptables-save printed differs from what the
-// bindings ask for.
-func SavedDiffers(text string, family service.Family, host netip.Addr, bindings []service.Binding) bool {
-	set, _ := renderer{family, host, true, false}.render(bindings)
+// rules ask for.
+func SavedDiffers(text string, family service.Family, host netip.Addr, want Rules) bool {
+	set, _ := renderFor(family, host, want)
 	have := parseSaved(text)
 	for _, table := range tables {
-		if len(diff(table, set, have[table]).chains) > 0 {
+		if c := diff(table, set, have[table]); len(c.chains)+len(c.rules) > 0 {
 			return true
 		}
 	}

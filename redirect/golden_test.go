@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/kube-splice/kube-splice/redirect"
@@ -47,6 +48,7 @@ func TestRulesAreAsInTheGoldenFiles(t *testing.T) {
 		{"bound", redirect.Config{}, bound},
 		{"node-port-addresses", redirect.Config{NodePortAddresses: nodePorts(t, "192.0.2.0/24", " 10.0.0.1/8 ", "primary")},
 			rules(binding("shop/web:http", service.TCP, service.NodePort, "", 30080, 40001))},
+		{"policies", redirect.Config{}, policies()},
 		{"empty", redirect.Config{}, rules()},
 	}
 	forEachBackend(t, func(t *testing.T, p *programs) {
@@ -58,6 +60,26 @@ func TestRulesAreAsInTheGoldenFiles(t *testing.T) {
 					checkGolden(t, c.golden+"."+family, n.table(command+" -t nat")+n.table(command+" -t filter"))
 				}
 			})
+		}
+	})
+}
+
+// TestRulesAreWrittenAsTheyArePrinted would see rules that are found equal only by
+// taking them apart.
+func TestRulesAreWrittenAsTheyArePrinted(t *testing.T) {
+	forEachBackend(t, func(t *testing.T, p *programs) {
+		for _, want := range []redirect.Rules{every(), policies()} {
+			n := newNode(t)
+			n.sync(n.open(redirect.Config{}), want)
+			saved := n.saved()
+			for family, host := range map[service.Family]netip.Addr{service.IPv4: nodeIP, service.IPv6: nodeIPv6} {
+				lines, _ := redirect.Render(family, host, want)
+				for _, line := range lines {
+					if strings.HasPrefix(line, "-A ") && !strings.Contains(saved, line+"\n") {
+						t.Errorf("not printed as it was written: %s", line)
+					}
+				}
+			}
 		}
 	})
 }

@@ -46,7 +46,8 @@ type IPTables struct {
 type placement struct {
 	junctions []junction
 	nodeIPs   []netip.Addr
-	host      netip.Addr // see hostAddress
+	host      netip.Addr     // see hostAddress
+	total     map[string]int // of our rules, by table
 }
 
 // NewIPTables finds the iptables programs of the kernel interface that this node
@@ -94,12 +95,18 @@ func (t *IPTables) openIPv6(ctx context.Context) error {
 // only what differs, one transaction a table. When it fails, each table of that
 // family is as before or as wanted, save for jumps, and Sync is to be called
 // again; the other family is written all the same. A Binding that cannot be
-// expressed as a rule is reported in the error and stops no other.
+// expressed as a rule is reported in the error and stops no other, and so is an
+// interface of pods.
 //
 // While another program holds the lock, Sync waits, each program run several
 // times Config.LockWait, about a minute by default. It ends early with ctx.
 func (t *IPTables) Sync(ctx context.Context, want Rules) error {
-	errs := []error{t.syncFamily(ctx, t.v4, want)}
+	var errs []error
+	if err := want.Pods.Check(); err != nil {
+		errs = append(errs, err)
+		want.Pods.Interface = ""
+	}
+	errs = append(errs, t.syncFamily(ctx, t.v4, want))
 	if v6, err := t.ipv6For(ctx, want); err != nil {
 		errs = append(errs, err)
 	} else if v6 != nil {
@@ -151,6 +158,7 @@ const (
 
 // syncFamily writes the contents of chains first, and jumps to them after.
 func (t *IPTables) syncFamily(ctx context.Context, tool *tool, want Rules) error {
+	clear(tool.written)
 	host, err := hostAddress(tool.family, want.NodeIPs)
 	if err != nil {
 		return err
@@ -159,7 +167,7 @@ func (t *IPTables) syncFamily(ctx context.Context, tool *tool, want Rules) error
 	if err != nil {
 		return err
 	}
-	refused, err := tool.writeChains(ctx, want.Bindings, host, have)
+	set, refused, err := tool.writeChains(ctx, want, host, have)
 	if err != nil {
 		return err
 	}
@@ -173,30 +181,32 @@ func (t *IPTables) syncFamily(ctx context.Context, tool *tool, want Rules) error
 			return err
 		}
 	}
-	t.placed[tool] = placement{junctions: places, nodeIPs: want.NodeIPs, host: host}
+	t.placed[tool] = placement{junctions: places, nodeIPs: want.NodeIPs, host: host, total: count(set, places)}
 	return errors.Join(refused...)
 }
 
-// writeChains brings the contents of our chains to what is wanted. Whether the
-// kernel can match bridge ports is found out by writing such a rule, and, when
-// that fails, by success without.
-func (t *tool) writeChains(ctx context.Context, want []service.Binding, host netip.Addr, have saved) (refused []error, err error) {
-	tracked := slices.ContainsFunc(have["filter"][nodePortNonLocal], func(line string) bool { return same(line, keepTracking) })
-	set, refused := renderer{t.family, host, !t.noPhysdev, tracked}.render(want)
+// writeChains brings the contents of our chains to what is wanted, and returns it.
+// Whether the kernel can match bridge ports is found out by writing such a rule, and,
+// when that fails, by success without.
+func (t *tool) writeChains(ctx context.Context, want Rules, host netip.Addr, have saved) (set ruleset, refused []error, err error) {
+	r := renderer{family: t.family, host: host, physdev: !t.noPhysdev, pods: want.Pods.sources(t.family)}
+	r.tracked = slices.ContainsFunc(have["filter"][nodePortNonLocal], func(line string) bool { return same(line, keepTracking) })
+	set, refused = r.render(want.Bindings)
 	err = t.writeSet(ctx, set, have)
 	if err == nil || ctx.Err() != nil || busy(err) || denied(err.Error()) || !mentionsPhysdev(set) {
-		return refused, err
+		return set, refused, err
 	}
 	if have, again := t.save(ctx); again == nil { // some parts may have been written
-		set, refused = renderer{t.family, host, false, tracked}.render(want)
+		r.physdev = false
+		set, refused = r.render(want.Bindings)
 		if t.writeSet(ctx, set, have) == nil {
 			t.noPhysdev = true
 			t.log.Info("Rules with physdev cannot be written; externalIPs are served to pods of this node too",
 				"family", t.family.String(), "reason", err)
-			return refused, nil
+			return set, refused, nil
 		}
 	}
-	return refused, err
+	return set, refused, err
 }
 
 // writeSet writes what differs.
@@ -229,9 +239,8 @@ func (t *IPTables) Intact(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// Listeners returns the listener port that the rules found in the kernel lead
-// each Service port to, so that a new process can listen there again and change
-// no rule.
+// Listeners returns the ports of the listeners that the rules found in the kernel
+// lead to, so that a new process can listen there again and change no rule.
 func (t *IPTables) Listeners(ctx context.Context) (map[service.ListenerName]uint16, error) {
 	ports := map[service.ListenerName]uint16{}
 	for _, tool := range []*tool{t.v4, t.v6} {

@@ -8,13 +8,12 @@ import (
 )
 
 // listenerPorts adds the listener ports that the saved rules of a family lead to.
-// Lines that are not ours to understand are passed over. A Service port that
-// is led to two listeners keeps the first one.
+// Lines that are not ours to understand are passed over. A listener that has two
+// ports keeps the first one. One for clients inside may be in the HOST chains only.
 func listenerPorts(have saved, family service.Family, ports map[service.ListenerName]uint16) {
-	for _, chain := range []string{portalsContainer, nodePortContainer} {
+	for _, chain := range []string{portalsContainer, nodePortContainer, portalsHost, nodePortHost} {
 		for _, line := range have["nat"][chain] {
-			its, port, ok := parseRule(line, family)
-			name := service.ListenerName{Name: its}
+			name, port, ok := parseRule(line, family)
 			if _, known := ports[name]; ok && !known {
 				ports[name] = port
 			}
@@ -22,16 +21,16 @@ func listenerPorts(have saved, family service.Family, ports map[service.Listener
 	}
 }
 
-// parseRule reads the Service port and the listener's port from one of our rules.
-func parseRule(line string, family service.Family) (service.Name, uint16, bool) {
+// parseRule reads the listener's name and port from one of our rules.
+func parseRule(line string, family service.Family) (service.ListenerName, uint16, bool) {
 	all := words(line)
 	proto := service.Protocol(argument(all, "-p"))
 	if proto != service.TCP && proto != service.UDP {
-		return service.Name{}, 0, false
+		return service.ListenerName{}, 0, false
 	}
-	name, ok := parseName(argument(all, "--comment"), proto, family)
+	name, ok := parseListener(argument(all, "--comment"), proto, family)
 	if !ok {
-		return service.Name{}, 0, false
+		return service.ListenerName{}, 0, false
 	}
 	if ports := argument(all, "--to-ports"); ports != "" {
 		port, err := strconv.ParseUint(ports, 10, 16)

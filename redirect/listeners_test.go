@@ -29,11 +29,16 @@ func TestListenersAreFoundInTheKernel(t *testing.T) {
 		bound := binding("shop/bound", service.TCP, service.ClusterIP, "fd00:10:96::66", 80, 0)
 		bound.Listener = netip.AddrPortFrom(nodeIPv6, 40099)
 		bindings = append(bindings, bound, binding("shop/only-node-port", service.UDP, service.NodePort, "", 30099, 40098))
+		local := binding("shop/local", service.TCP, service.ClusterIP, "10.96.0.77", 80, 40077)
+		local.Portal.Scope = service.Local
+		bindings = append(bindings, local)
+		bindings = append(bindings, apart(binding("shop/apart", service.TCP, service.NodePort, "", 30088, 40080), 40081)...)
+		bindings = append(bindings, apart(binding("shop/apart", service.TCP, service.ExternalIP, "2001:db8:2::88", 80, 40082), 40083)...)
 		n.sync(n.open(redirect.Config{}), rules(bindings...))
 		n.run("iptables -t nat -I KUBE-PORTALS-CONTAINER -p tcp --dport 1 -j REDIRECT --to-ports 2")
 		want := map[service.ListenerName]uint16{}
 		for _, b := range bindings {
-			want[service.ListenerName{Name: b.Name}] = b.Listener.Port()
+			want[service.ListenerName{Name: b.Name, Scope: b.Portal.Scope}] = b.Listener.Port()
 		}
 		if got := listeners(); !maps.Equal(got, want) {
 			t.Errorf("got %v\nwant %v", got, want)
@@ -42,29 +47,39 @@ func TestListenersAreFoundInTheKernel(t *testing.T) {
 }
 
 func FuzzSavedRules(f *testing.F) {
-	f.Add("", "ns", "name", "port", uint16(80), uint16(40000), false)
+	f.Add("", "ns", "name", "port", uint16(80), uint16(40000), uint8(0), "")
 	f.Add("*nat\n:KUBE-PORTALS-CONTAINER - [0:0]\n-A KUBE-PORTALS-CONTAINER -p tcp -m comment --comment \"a\\\"b/c\" ! -d 1.2.3.4/32 -j DNAT --to-destination [::1]:1\nCOMMIT\n",
-		"shop", "we\"b", "a:b", uint16(1), uint16(1), true)
-	f.Add("*nat\n-A KUBE-NODEPORT-CONTAINER -p udp --comment -m \\", "", "/", "", uint16(0), uint16(65535), true)
-	f.Add("", "shop", "a:b", "", uint16(80), uint16(40000), false)
-	f.Fuzz(func(t *testing.T, text, namespace, name, port string, number, listener uint16, udp bool) {
+		"shop", "we\"b", "a:b", uint16(1), uint16(1), uint8(1), "-p")
+	f.Add("*nat\n-A KUBE-NODEPORT-CONTAINER -p udp --comment -m \\", "", "/", "", uint16(0), uint16(65535), uint8(255), "cali+")
+	f.Add("", "shop", "a:b", "", uint16(80), uint16(40000), uint8(2), "+")
+	f.Add("*nat\n:KUBE-PORTALS-HOST - [0:0]\n-A KUBE-PORTALS-HOST -p tcp -m comment --comment \"a/b (local)\" -j REDIRECT --to-ports 1\nCOMMIT\n",
+		"shop", "web", "http (local)", uint16(80), uint16(40000), uint8(8), "br0")
+	f.Add("", "shop", "web", "http", uint16(80), uint16(40000), uint8(2+4), "cbr0")
+	f.Fuzz(func(t *testing.T, text, namespace, name, port string, number, listener uint16, how uint8, iface string) {
 		b := service.Binding{
 			Name:     service.Name{Namespace: namespace, Service: name, Port: port, Protocol: service.TCP, Family: service.IPv4},
 			Portal:   service.Portal{Addr: netip.MustParseAddr("10.96.0.1"), Number: number},
 			Listener: netip.AddrPortFrom(netip.IPv4Unspecified(), listener),
 		}
-		if udp {
+		if how&1 != 0 {
 			b.Name.Protocol = service.UDP
 		}
-		bindings := []service.Binding{b}
+		b.Portal.Scope = service.Scope(how >> 1 & 1)
+		if how&4 != 0 {
+			b.Portal.Clients = service.Inside
+		}
+		want := rules(b)
+		if pods := (redirect.PodTraffic{Interface: iface}); pods.Check() == nil {
+			want.Pods = pods
+		}
 		for name, port := range redirect.SavedListeners(text, service.IPv6) {
 			if port == 0 || name.Name.Family != service.IPv6 {
 				t.Errorf("listener %d of %v from %q", port, name, text)
 			}
 		}
-		redirect.SavedDiffers(text, service.IPv4, nodeIP, bindings)
+		redirect.SavedDiffers(text, service.IPv4, nodeIP, want)
 
-		lines, refused := redirect.Render(service.IPv4, nodeIP, bindings)
+		lines, refused := redirect.Render(service.IPv4, nodeIP, want)
 		saved := strings.Join(lines, "\n") + "\n"
 		got := redirect.SavedListeners(saved, service.IPv4)
 		if len(refused) > 0 {
@@ -73,20 +88,20 @@ func FuzzSavedRules(f *testing.F) {
 			}
 			return
 		}
-		if len(got) != 1 || got[service.ListenerName{Name: b.Name}] != listener {
-			t.Errorf("wrote %v to %d, read %v from %q", b.Name, listener, got, saved)
+		if len(got) != 1 || got[service.ListenerName{Name: b.Name, Scope: b.Portal.Scope}] != listener {
+			t.Errorf("wrote %v to %d, read %v from %q", b, listener, got, saved)
 		}
-		if redirect.SavedDiffers(saved, service.IPv4, nodeIP, bindings) {
+		if redirect.SavedDiffers(saved, service.IPv4, nodeIP, want) {
 			t.Errorf("rules differ from themselves: %q", saved)
 		}
 	})
 }
 
 func TestRulesPrintedDifferentlyAreTheSame(t *testing.T) {
-	b := []service.Binding{
+	b := rules(
 		binding("shop/web", service.TCP, service.ExternalIP, "10.96.0.1", 80, 40000),
 		binding("shop/web", service.TCP, service.NodePort, "", 30080, 40000),
-	}
+	)
 	lines, _ := redirect.Render(service.IPv4, nodeIP, b)
 	text := strings.Join(lines, "\n") + "\n"
 	same := map[string]string{
@@ -122,16 +137,16 @@ func many(count int) redirect.Rules {
 func BenchmarkRender(b *testing.B) {
 	want := many(10000)
 	for b.Loop() {
-		redirect.Render(service.IPv4, nodeIP, want.Bindings)
+		redirect.Render(service.IPv4, nodeIP, want)
 	}
 }
 
 func BenchmarkCompare(b *testing.B) {
 	want := many(10000)
-	lines, _ := redirect.Render(service.IPv4, nodeIP, want.Bindings)
+	lines, _ := redirect.Render(service.IPv4, nodeIP, want)
 	text := strings.Join(lines, "\n") + "\n"
 	for b.Loop() {
-		if redirect.SavedDiffers(text, service.IPv4, nodeIP, want.Bindings) {
+		if redirect.SavedDiffers(text, service.IPv4, nodeIP, want) {
 			b.Fatal("differs")
 		}
 	}

@@ -27,7 +27,12 @@ type cluster struct {
 
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
-	l, err := lab.New(lab.Config{Pods: 1, OneNode: true})
+	return newClusterOf(t, lab.Config{Pods: 1, OneNode: true})
+}
+
+func newClusterOf(t *testing.T, config lab.Config) *cluster {
+	t.Helper()
+	l, err := lab.New(config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +201,7 @@ func TestUDPAnswersComeFromThePortal(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				conn.SetDeadline(time.Now().Add(time.Second))
+				conn.SetDeadline(time.Now().Add(10 * time.Second))
 				io.WriteString(conn, "ping")
 				if _, err := io.ReadFull(conn, make([]byte, 4)); err != nil {
 					t.Errorf("from %s to %s: %v", from.Name, address, err)

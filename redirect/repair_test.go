@@ -22,7 +22,7 @@ func (p *programs) countWrites() {
 func (p *programs) writes() int { return strings.Count(p.note("writes"), "\n") }
 
 func TestUnchangedStateWritesNothing(t *testing.T) {
-	states := map[string]redirect.Rules{"every kind": every(), "no Service": rules()}
+	states := map[string]redirect.Rules{"every kind": every(), "policies": policies(), "no Service": rules()}
 	forEachBackend(t, func(t *testing.T, p *programs) {
 		p.countWrites()
 		for name, want := range states {

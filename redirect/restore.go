@@ -50,6 +50,9 @@ func (t *tool) restoreOnce(ctx context.Context, changes []change) error {
 	if err != nil {
 		return fmt.Errorf("write %s rules: %w%s", t.family, err, failedLine(err, lines))
 	}
+	for _, c := range changes {
+		t.written[c.table] += len(c.rules)
+	}
 	return nil
 }
 

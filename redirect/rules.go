@@ -19,11 +19,19 @@ const Mark = 0x2000
 // Rules is the whole desired state.
 type Rules struct {
 	// Bindings are the portals to lead. When two ask for the same address, port
-	// and protocol, the first one has it.
+	// and protocol, the first one has it; one that is told apart by Clients is one.
 	Bindings []service.Binding
 	// NodeIPs are this node's own addresses as its Node object gives them, the
 	// primary one of each family first; may be empty.
 	NodeIPs []netip.Addr
+	// Pods tells the clients inside from those outside. The node itself is always
+	// inside.
+	Pods PodTraffic
+}
+
+// Equal reports whether r and s say the same.
+func (r Rules) Equal(s Rules) bool {
+	return slices.Equal(r.Bindings, s.Bindings) && slices.Equal(r.NodeIPs, s.NodeIPs) && r.Pods.equal(s.Pods)
 }
 
 // The historical chains. A reader of old articles finds what they describe.
@@ -58,6 +66,8 @@ type renderer struct {
 	physdev bool
 	// tracked says that the rules have had a reason to track connections before.
 	tracked bool
+	// pods are where packets of pods come from.
+	pods []source
 }
 
 // render returns the lines of every chain of ours. A Binding that cannot be
@@ -93,23 +103,36 @@ const keepTracking = "-A " + nodePortNonLocal + " -m conntrack --ctstate RELATED
 
 var markText = fmt.Sprintf("%#x/%#x", Mark, Mark)
 
-// order returns the bindings of r's family, each address, port and protocol
-// once, sorted by address, port, protocol.
+// order returns the bindings of r's family, each address, port, protocol and
+// clients once, sorted in this order. All of an address, port and protocol are of
+// the portal that was first.
 func (r renderer) order(bindings []service.Binding) []service.Binding {
 	type front struct {
 		addr   netip.Addr
 		number uint16
 		proto  service.Protocol
 	}
-	seen := make(map[front]bool, len(bindings))
+	type owner struct {
+		name service.Name
+		kind service.Kind
+	}
+	type share struct {
+		front
+		clients service.Clients
+	}
+	owners := make(map[front]owner, len(bindings))
+	seen := make(map[share]bool, len(bindings))
 	ordered := make([]service.Binding, 0, len(bindings))
 	for _, b := range bindings {
-		b.Portal.Addr = b.Portal.Addr.Unmap()
-		f := front{b.Portal.Addr, b.Portal.Number, b.Name.Protocol}
-		if b.Name.Family != r.family || seen[f] {
+		if b.Name.Family != r.family {
 			continue
 		}
-		seen[f] = true
+		b.Portal.Addr = b.Portal.Addr.Unmap()
+		f, its := front{b.Portal.Addr, b.Portal.Number, b.Name.Protocol}, owner{b.Name, b.Portal.Kind}
+		if first, taken := owners[f]; taken && first != its || seen[share{f, b.Portal.Clients}] {
+			continue
+		}
+		owners[f], seen[share{f, b.Portal.Clients}] = its, true
 		ordered = append(ordered, b)
 	}
 	slices.SortFunc(ordered, func(a, b service.Binding) int {
@@ -117,6 +140,7 @@ func (r renderer) order(bindings []service.Binding) []service.Binding {
 			a.Portal.Addr.Compare(b.Portal.Addr),
 			cmp.Compare(a.Portal.Number, b.Portal.Number),
 			cmp.Compare(a.Name.Protocol, b.Name.Protocol),
+			cmp.Compare(a.Portal.Clients, b.Portal.Clients), // inside before outside
 		)
 	})
 	return ordered
@@ -129,59 +153,84 @@ func (r renderer) order(bindings []service.Binding) []service.Binding {
 // the address that was asked. Traffic of the node itself cannot be: REDIRECT
 // would lead it to loopback while its source stays an outer address, so it is
 // DNATed to an outer address of the node.
+//
+// The filter sees no difference between clients: a node port's listeners are all
+// let through.
 func (r renderer) add(set ruleset, b service.Binding) {
-	outside, inside := r.targets(b)
-	put := func(chain, extra, target string) {
-		set[chain] = append(set[chain], line(chain, b, extra, target))
+	incoming, own := r.targets(b)
+	container := func(chain, extra string) {
+		for _, from := range r.comingFrom(b.Portal.Clients) {
+			set[chain] = append(set[chain], line(chain, b, from, extra, incoming))
+		}
 	}
+	host := func(chain, extra string) {
+		if b.Portal.Clients != service.Outside {
+			set[chain] = append(set[chain], line(chain, b, source{}, extra, own))
+		}
+	}
+	const local = " -m addrtype --dst-type LOCAL"
 	switch b.Portal.Kind {
 	case service.NodePort:
-		put(nodePortContainer, "", outside)
-		put(nodePortHost, "", inside)
+		container(nodePortContainer, "")
+		host(nodePortHost, "")
 		set[nodePortNonLocal] = append(set[nodePortNonLocal], accept(b))
 	case service.ExternalIP:
-		put(portalsContainer, r.fromOutside(), outside)
-		put(portalsContainer, " -m addrtype --dst-type LOCAL", outside)
-		put(portalsHost, " -m addrtype --dst-type LOCAL", inside)
+		container(portalsContainer, r.fromElsewhere())
+		container(portalsContainer, local)
+		host(portalsHost, local)
 	default:
-		put(portalsContainer, "", outside)
-		put(portalsHost, "", inside)
+		container(portalsContainer, "")
+		host(portalsHost, "")
 	}
 }
 
-// fromOutside is the match for traffic that is not of this node's pods. An
+// comingFrom returns the sources of packets that come to the node from those
+// clients. Rules for clients outside need none: they stand behind those for clients
+// inside. The node's own packets do not come by here, though loopback carries them
+// through PREROUTING: nat is asked once a connection, and OUTPUT was first.
+func (r renderer) comingFrom(clients service.Clients) []source {
+	if clients == service.Inside {
+		return r.pods
+	}
+	return everywhere
+}
+
+var everywhere = []source{{}}
+
+// fromElsewhere is the match for traffic that is not of this node's pods. An
 // externalIP that is no address of the node belongs to something outside, and
 // pods are to reach it there. Where the kernel cannot tell bridge ports, pods
-// are caught too: they reach the same Service, only sooner.
-func (r renderer) fromOutside() string {
+// are caught too: they reach the same Service, only sooner. So are pods of other
+// nodes, and those that hang on no bridge: they count as inside all the same.
+func (r renderer) fromElsewhere() string {
 	if r.physdev {
 		return " -m physdev ! --physdev-is-in"
 	}
 	return " -m addrtype ! --src-type LOCAL"
 }
 
-// targets returns the targets for traffic from outside the node and from inside.
-func (r renderer) targets(b service.Binding) (outside, inside string) {
+// targets returns the targets for traffic that comes to the node and for its own.
+func (r renderer) targets(b service.Binding) (incoming, own string) {
 	port := b.Listener.Port()
 	if addr := b.Listener.Addr(); !addr.IsUnspecified() {
 		dnat := "DNAT --to-destination " + netip.AddrPortFrom(addr.Unmap(), port).String()
 		return dnat, dnat
 	}
-	outside = "REDIRECT --to-ports " + strconv.Itoa(int(port))
+	incoming = "REDIRECT --to-ports " + strconv.Itoa(int(port))
 	if !r.host.IsValid() {
-		return outside, outside
+		return incoming, incoming
 	}
-	return outside, "DNAT --to-destination " + netip.AddrPortFrom(r.host, port).String()
+	return incoming, "DNAT --to-destination " + netip.AddrPortFrom(r.host, port).String()
 }
 
 // line renders a nat rule for a portal. The order of the matches is the one in
 // which iptables-save prints them.
-func line(chain string, b service.Binding, extra, target string) string {
+func line(chain string, b service.Binding, from source, extra, target string) string {
 	dest := ""
 	if b.Portal.Kind != service.NodePort {
 		dest = " -d " + netip.PrefixFrom(b.Portal.Addr, b.Portal.Addr.BitLen()).String()
 	}
-	return "-A " + chain + dest + ports(b, b.Portal.Number) + extra + " -j " + target
+	return "-A " + chain + from.addr + dest + from.iface + ports(b, b.Portal.Number) + extra + " -j " + target
 }
 
 // accept renders the filter rule that lets connections to a node port through an
@@ -193,8 +242,13 @@ func accept(b service.Binding) string {
 
 func ports(b service.Binding, number uint16) string {
 	proto := string(b.Name.Protocol)
-	return " -p " + proto + ` -m comment --comment "` + b.Name.String() + `" -m ` + proto +
+	return " -p " + proto + ` -m comment --comment "` + listenerName(b).String() + `" -m ` + proto +
 		" --dport " + strconv.Itoa(int(number))
+}
+
+// listenerName names the listener that b leads to.
+func listenerName(b service.Binding) service.ListenerName {
+	return service.ListenerName{Name: b.Name, Scope: b.Portal.Scope}
 }
 
 func mentionsPhysdev(set ruleset) bool {

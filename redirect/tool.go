@@ -36,12 +36,15 @@ type tool struct {
 	noPhysdev bool
 	// small is set once this kernel turned out to take only small transactions.
 	small bool
+	// written is how many commands on rules were given since the last Sync began, by
+	// table.
+	written map[string]int
 }
 
 // openTool finds the programs of a family; variant is plain, nft or legacy. A
 // program that is missing gives an exec.ErrNotFound.
 func openTool(ctx context.Context, cfg Config, family service.Family, variant string) (*tool, error) {
-	t := &tool{family: family, name: "iptables", wait: cfg.LockWait, log: cfg.Log}
+	t := &tool{family: family, name: "iptables", wait: cfg.LockWait, log: cfg.Log, written: map[string]int{}}
 	if family == service.IPv6 {
 		t.name = "ip6tables"
 	}
@@ -134,6 +137,7 @@ func (t *tool) edit(ctx context.Context, verb, table, line string, do func(chain
 	if err != nil {
 		return fmt.Errorf("%s %s rule %q in table %s: %w", verb, t.family, line, table, err)
 	}
+	t.written[table]++
 	return nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kube-splice/kube-splice/lab"
 	"github.com/kube-splice/kube-splice/redirect"
 	"github.com/kube-splice/kube-splice/service"
 )
@@ -77,9 +78,9 @@ func TestLockOfAnotherProgramIsWaitedFor(t *testing.T) {
 	n := newNode(t)
 	r := n.open(redirect.Config{LockWait: time.Second})
 	release := holdLock(t)
+	start := time.Now()
 	timer := time.AfterFunc(2500*time.Millisecond, release)
 	defer timer.Stop()
-	start := time.Now()
 	n.sync(r, every())
 	if took := time.Since(start); took < 2*time.Second {
 		t.Errorf("Sync took %v: the lock was not in its way", took)
@@ -108,12 +109,12 @@ func TestCancelledSyncReturnsPromptly(t *testing.T) {
 			trouble(t, p, n, r)
 			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 			defer cancel()
-			start := time.Now()
+			watch := lab.StartStopwatch()
 			err := n.trySync(ctx, r, every())
 			if !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("error %v, want the context's", err)
 			}
-			if took := time.Since(start); took > 2*time.Second {
+			if took := watch.Elapsed(); took > 2*time.Second {
 				t.Errorf("returned after %v", took)
 			}
 		})
@@ -203,9 +204,9 @@ func TestMissingProgramOrPrivilegeIsOneClearLine(t *testing.T) {
 	t.Run("privilege", func(t *testing.T) {
 		forEachBackend(t, func(t *testing.T, p *programs) {
 			p.wrap("iptables-save", `exec setpriv --bounding-set -all --inh-caps -all $REAL "$@"`)
-			start := time.Now()
+			watch := lab.StartStopwatch()
 			expectError(t, open(newNode(t)), "iptables", "run as root", "CAP_NET_ADMIN")
-			if took := time.Since(start); took > 3*time.Second {
+			if took := watch.Elapsed(); took > 3*time.Second {
 				t.Errorf("a want of privilege was tried again, for %v", took)
 			}
 		})

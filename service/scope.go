@@ -48,14 +48,14 @@ type ListenerName struct {
 	Scope Scope
 }
 
-// localSuffix tells the listener of local endpoints from the other one.
-const localSuffix = " (local)"
+// LocalSuffix tells the text of the listener of local endpoints from the other one's.
+const LocalSuffix = " (local)"
 
 // String returns the Name's text, with " (local)" behind it for the scope Local. It
 // is what rule comments hold.
 func (n ListenerName) String() string {
 	if n.Scope == Local {
-		return n.Name.String() + localSuffix
+		return n.Name.String() + LocalSuffix
 	}
 	return n.Name.String()
 }

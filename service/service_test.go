@@ -2,6 +2,7 @@ package service_test
 
 import (
 	"net/netip"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -69,23 +70,46 @@ func TestEqualPortsAreEqualInEverything(t *testing.T) {
 	if !newPort().Equal(newPort()) {
 		t.Error("two ports that say the same are not equal")
 	}
-	for i, change := range []func(*service.Port){
-		func(p *service.Port) { p.Name.Port = "x" },
-		func(p *service.Port) { p.Number++ },
-		func(p *service.Port) { p.ClusterIP = p.ClusterIP.Next() },
-		func(p *service.Port) { p.NodePort++ },
-		func(p *service.Port) { p.HealthCheckNodePort++ },
-		func(p *service.Port) { p.ExternalIPs = nil },
-		func(p *service.Port) { p.LoadBalancerIPs[0] = p.ClusterIP },
-		func(p *service.Port) { p.Policy.Affinity++ },
-		func(p *service.Port) { p.Policy.LogOff = true },
-		func(p *service.Port) { p.Endpoints[1].Ready = true },
-		func(p *service.Port) { p.Endpoints = p.Endpoints[:1] },
+	changes := map[string]func(*service.Port){
+		"Name":                func(p *service.Port) { p.Name.Port = "x" },
+		"Number":              func(p *service.Port) { p.Number++ },
+		"ClusterIP":           func(p *service.Port) { p.ClusterIP = p.ClusterIP.Next() },
+		"NodePort":            func(p *service.Port) { p.NodePort++ },
+		"HealthCheckNodePort": func(p *service.Port) { p.HealthCheckNodePort++ },
+		"ExternalIPs":         func(p *service.Port) { p.ExternalIPs = nil },
+		"LoadBalancerIPs":     func(p *service.Port) { p.LoadBalancerIPs[0] = p.ClusterIP },
+		"Internal":            func(p *service.Port) { p.Internal = service.Local },
+		"External":            func(p *service.Port) { p.External = service.Local },
+		"SourceRanges":        func(p *service.Port) { p.SourceRanges = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")} },
+		"Endpoints":           func(p *service.Port) { p.Endpoints = p.Endpoints[:1] },
+
+		"Policy.Balancer":       func(p *service.Port) { p.Policy.Balancer = "random" },
+		"Policy.Affinity":       func(p *service.Port) { p.Policy.Affinity++ },
+		"Policy.IdleTimeout":    func(p *service.Port) { p.Policy.IdleTimeout++ },
+		"Policy.LogOff":         func(p *service.Port) { p.Policy.LogOff = true },
+		"Endpoints.Addr":        func(p *service.Port) { p.Endpoints[1].Addr = netip.AddrPort{} },
+		"Endpoints.Ready":       func(p *service.Port) { p.Endpoints[1].Ready = true },
+		"Endpoints.Serving":     func(p *service.Port) { p.Endpoints[1].Serving = true },
+		"Endpoints.Terminating": func(p *service.Port) { p.Endpoints[1].Terminating = true },
+		"Endpoints.Node":        func(p *service.Port) { p.Endpoints[1].Node = "x" },
+		"Endpoints.Zone":        func(p *service.Port) { p.Endpoints[1].Zone = "x" },
+		"Endpoints.Local":       func(p *service.Port) { p.Endpoints[1].Local = true },
+		"Endpoints.Reserved":    func(p *service.Port) { p.Endpoints[1].Reserved = true },
+	}
+	for prefix, of := range map[string]reflect.Type{
+		"": reflect.TypeFor[service.Port](), "Policy.": reflect.TypeFor[service.Policy](), "Endpoints.": reflect.TypeFor[service.Endpoint](),
 	} {
+		for _, field := range reflect.VisibleFields(of) {
+			if _, changed := changes[prefix+field.Name]; !changed && field.Name != "Policy" {
+				t.Errorf("%s%s is not in this table", prefix, field.Name)
+			}
+		}
+	}
+	for field, change := range changes {
 		other := newPort()
 		change(other)
-		if newPort().Equal(other) {
-			t.Errorf("change %d makes no difference", i)
+		if newPort().Equal(other) || other.Equal(newPort()) {
+			t.Errorf("%s makes no difference", field)
 		}
 	}
 }

@@ -17,6 +17,8 @@ type Snapshot struct {
 	// gives them; empty when it does not say.
 	PodCIDRs []netip.Prefix
 	Node     Node
+	// Triggers are the dated changes of endpoints that came with this Snapshot.
+	Triggers []Trigger
 }
 
 // Node is what this node's Node object says of its place and its fitness for traffic.

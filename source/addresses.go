@@ -35,6 +35,21 @@ func parseUnicast(s string) (netip.Addr, error) {
 	return addr, nil
 }
 
+// parsePrefix reads an address range as parseAddr reads an address: 192.0.002.9/24 is
+// 192.0.2.0/24, and one of IPv4-mapped IPv6 is one of IPv4.
+func parsePrefix(s string) (netip.Prefix, error) {
+	_, network, err := netutils.ParseCIDRSloppy(s)
+	if err != nil {
+		return netip.Prefix{}, fmt.Errorf("%q is not an address range", s)
+	}
+	addr, _ := netip.AddrFromSlice(network.IP) // which is four or sixteen bytes long
+	bits, _ := network.Mask.Size()
+	if addr.Is4In6() {
+		bits -= 96
+	}
+	return netip.PrefixFrom(addr.Unmap(), bits), nil
+}
+
 // primaryClusterIP returns the address in spec.clusterIP, or in clusterIPs where
 // only that one is given.
 func primaryClusterIP(spec *corev1.ServiceSpec) string {

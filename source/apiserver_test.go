@@ -19,6 +19,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -43,6 +44,7 @@ type apiServer struct {
 	server *httptest.Server
 	tls    bool
 	conns  sync.WaitGroup // open connections
+	events eventBook
 
 	jsonOnly    bool                               // set before the first request
 	noWatchList bool                               // set before the first request
@@ -69,13 +71,13 @@ type apiEvent struct {
 func newAPIServer(t testing.TB, secure bool) *apiServer {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, eventsv1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}
 	}
 	a := &apiServer{
-		codecs: serializer.NewCodecFactory(scheme), tls: secure, version: 1, asked: func(string, *http.Request) {},
+		codecs: serializer.NewCodecFactory(scheme), events: newEventBook(), tls: secure, version: 1, asked: func(string, *http.Request) {},
 		objects: map[string]map[string]apiObject{}, changed: make(chan struct{}),
 		forbidden: map[string]bool{}, held: map[string]chan struct{}{},
 	}
@@ -197,11 +199,7 @@ func (a *apiServer) hold(resource string) (release func()) {
 
 // ServeHTTP answers one list or watch.
 func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	query, resource := r.URL.Query(), path.Base(r.URL.Path)
-	verb := "list"
-	if query.Get("watch") != "" {
-		verb = "watch"
-	}
+	query, resource, verb := r.URL.Query(), path.Base(r.URL.Path), verbOf(r)
 	a.asked(verb+" "+resource, r)
 	a.mu.Lock()
 	until, forbidden := a.held[resource], a.forbidden[verb+" "+resource]
@@ -221,6 +219,8 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		out.refuse(http.StatusForbidden, metav1.StatusReasonForbidden, fmt.Sprintf("%s is forbidden: User \"test\" cannot %s it", resource, verb))
 	case query.Get("sendInitialEvents") != "" && a.noWatchList:
 		out.refuse(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "sendInitialEvents is forbidden")
+	case verb == "create":
+		a.events.take(a.codecs.UniversalDeserializer(), w, r)
 	case verb == "list":
 		out.list()
 	default:

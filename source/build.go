@@ -1,11 +1,8 @@
 package source
 
 import (
-	"cmp"
-	"net/netip"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -17,23 +14,24 @@ import (
 // returned. prev may be nil.
 //
 // The objects are expected as an API server gives them: defaults filled in. They
-// need not be valid: what cannot be served is left out and said in a Notice, and so
-// is a wish that is not granted. Services that are not for us by design (headless,
-// ExternalName, or labelled for another proxy) are left out silently, with their
-// slices.
+// need not be valid: what cannot be served is left out and said in a Notice. Services
+// that are not for us by design (headless, ExternalName, or labelled for another proxy)
+// are left out silently, with their slices.
 func Build(prev *service.Snapshot, in Objects, o Options) (*service.Snapshot, []Notice) {
 	var said notices
 	slicesOf := groupSlices(in, &said)
 	var ports []*service.Port
 	for _, svc := range in.Services {
-		built, about := buildService(svc, slicesOf[keyOf(svc)], o)
+		built, about := buildService(svc, slicesOf[keyOf(svc)], o, zoneOf(in.Node))
 		ports = append(ports, built...)
 		said = append(said, about...)
 	}
 	slices.SortStableFunc(ports, func(p, q *service.Port) int { return p.Name.Compare(q.Name) })
 	ports = slices.CompactFunc(ports, func(p, q *service.Port) bool { return p.Name == q.Name })
 	ports = settleConflicts(ports, &said)
-	return reuse(prev, &service.Snapshot{Ports: ports, NodeIPs: nodeIPs(in.Node, &said), Node: nodeState(in.Node)}), said
+	next := &service.Snapshot{Ports: ports}
+	describeNode(next, in.Node, &said)
+	return reuse(prev, next), said
 }
 
 // key names a Service, or another object of one kind.
@@ -73,63 +71,12 @@ func groupSlices(in Objects, said *notices) map[key][]*discoveryv1.EndpointSlice
 	return grouped
 }
 
-// nodeState returns whether the node may be given traffic.
-func nodeState(node *corev1.Node) service.Node {
-	if node == nil {
-		return service.Node{}
-	}
-	const autoscaler = "ToBeDeletedByClusterAutoscaler" // the key cluster-autoscaler and kube-proxy share
-	isAutoscalers := func(t corev1.Taint) bool { return t.Key == autoscaler }
-	return service.Node{
-		Known: true, Deleting: node.DeletionTimestamp != nil,
-		Tainted: slices.ContainsFunc(node.Spec.Taints, isAutoscalers),
-	}
-}
-
-// nodeIPs returns the node's internal addresses in the order of its status.
-func nodeIPs(node *corev1.Node, said *notices) []netip.Addr {
-	if node == nil {
-		return nil
-	}
-	var ips []netip.Addr
-	for _, a := range node.Status.Addresses {
-		if a.Type != corev1.NodeInternalIP {
-			continue
-		}
-		ip, err := parseAddr(a.Address)
-		if err != nil {
-			said.about(reference("Node", "", node.Name))("status.addresses: %v; correct or remove it", err)
-			continue
-		}
-		ips = append(ips, ip)
-	}
-	return primaryFirst(ips)
-}
-
-// primaryFirst moves the first address of each family to the front.
-func primaryFirst(ips []netip.Addr) []netip.Addr {
-	seen := map[service.Family]bool{}
-	rank := make(map[netip.Addr]int, len(ips))
-	for _, ip := range ips {
-		if _, known := rank[ip]; known {
-			continue
-		}
-		if family := service.FamilyOf(ip); seen[family] {
-			rank[ip] = 1
-		} else {
-			seen[family], rank[ip] = true, 0
-		}
-	}
-	slices.SortStableFunc(ips, func(a, b netip.Addr) int { return cmp.Compare(rank[a], rank[b]) })
-	return ips
-}
-
 // reuse replaces what is equal in next by what prev already has.
 func reuse(prev, next *service.Snapshot) *service.Snapshot {
 	if prev == nil {
 		return next
 	}
-	same := len(prev.Ports) == len(next.Ports) && slices.Equal(prev.NodeIPs, next.NodeIPs) && prev.Node == next.Node
+	same := len(prev.Ports) == len(next.Ports) && sameNode(prev, next)
 	for i, p := range next.Ports {
 		if old := prev.Port(p.Name); old != nil && old.Equal(p) {
 			next.Ports[i] = old

@@ -4,12 +4,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kube-splice/kube-splice/service"
 	"github.com/kube-splice/kube-splice/source"
@@ -77,28 +75,6 @@ func TestAddressesAreReadAsTheAPIAlwaysReadThem(t *testing.T) {
 		[]string{"10.244.1.9:8080", "172.30.0.41", "192.0.2.1"})
 }
 
-func TestTypeDecidesWhichPortalsCount(t *testing.T) {
-	for _, c := range []struct {
-		kind     corev1.ServiceType
-		nodePort uint16
-		balanced int
-	}{
-		{corev1.ServiceTypeClusterIP, 0, 0},
-		{corev1.ServiceTypeNodePort, 30080, 0},
-		{corev1.ServiceTypeLoadBalancer, 30080, 1},
-	} {
-		typed := func(svc *corev1.Service) {
-			svc.Spec.Type = c.kind
-			svc.Spec.Ports[0].NodePort = 30080
-			svc.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "198.51.100.1"}}
-		}
-		p := buildQuietly(t, source.Objects{Services: []*corev1.Service{newService("web", "10.96.0.1", typed)}}).Ports[0]
-		if p.NodePort != c.nodePort || len(p.LoadBalancerIPs) != c.balanced {
-			t.Errorf("%s: nodePort %d, %d load-balancer addresses", c.kind, p.NodePort, len(p.LoadBalancerIPs))
-		}
-	}
-}
-
 // notOurs are Services that have no port, silently.
 var notOurs = map[string]func(*corev1.Service){
 	"headless":      func(svc *corev1.Service) { svc.Spec.ClusterIP = "None"; svc.Spec.ClusterIPs = []string{"None"} },
@@ -154,11 +130,12 @@ var badServices = map[string]struct {
 		func(svc *corev1.Service) { svc.Name = `web" -j ACCEPT` }, "not a DNS label", nil},
 	"port name with a quote": {
 		func(svc *corev1.Service) { svc.Spec.Ports[0].Name = "a\"\nb" }, "not a DNS label", []string{"default/web:more tcp IPv4"}},
-	"port zero":             {func(svc *corev1.Service) { svc.Spec.Ports[0].Port = 0 }, "1-65535", []string{"default/web:more tcp IPv4"}},
-	"port too high":         {func(svc *corev1.Service) { svc.Spec.Ports[0].Port = 65616 }, "65616", []string{"default/web:more tcp IPv4"}},
-	"sctp":                  {func(svc *corev1.Service) { svc.Spec.Ports[0].Protocol = "SCTP" }, "SCTP", []string{"default/web:more tcp IPv4"}},
-	"protocol unknown":      {func(svc *corev1.Service) { svc.Spec.Ports[0].Protocol = "Tcp" }, "TCP or UDP", []string{"default/web:more tcp IPv4"}},
-	"two ports of one name": {func(svc *corev1.Service) { svc.Spec.Ports[0].Name = "more" }, "rename", []string{"default/web:more tcp IPv4"}},
+	"port zero":               {func(svc *corev1.Service) { svc.Spec.Ports[0].Port = 0 }, "1-65535", []string{"default/web:more tcp IPv4"}},
+	"port too high":           {func(svc *corev1.Service) { svc.Spec.Ports[0].Port = 65616 }, "65616", []string{"default/web:more tcp IPv4"}},
+	"sctp":                    {func(svc *corev1.Service) { svc.Spec.Ports[0].Protocol = "SCTP" }, "SCTP", []string{"default/web:more tcp IPv4"}},
+	"protocol unknown":        {func(svc *corev1.Service) { svc.Spec.Ports[0].Protocol = "Tcp" }, "TCP or UDP", []string{"default/web:more tcp IPv4"}},
+	"two ports of one name":   {func(svc *corev1.Service) { svc.Spec.Ports[0].Name = "more" }, "rename", []string{"default/web:more tcp IPv4"}},
+	"two ports of one number": {func(svc *corev1.Service) { svc.Spec.Ports[0].Port = 81 }, "clusterIP 10.96.0.1:81/tcp of default/web:more is already that of default/web:http", []string{"default/web:http tcp IPv4"}},
 	"nodePort too high": {
 		func(svc *corev1.Service) {
 			svc.Spec.Type = corev1.ServiceTypeLoadBalancer
@@ -176,13 +153,13 @@ var badServices = map[string]struct {
 	"clusterIP of the node":    {func(svc *corev1.Service) { svc.Spec.ClusterIP = "127.0.0.1" }, "loopback", nil},
 	"two clusterIPs, one kind": {func(svc *corev1.Service) { svc.Spec.ClusterIPs = []string{"10.96.0.1", "10.96.0.2"} }, "10.96.0.2", []string{"default/web:http tcp IPv4", "default/web:more tcp IPv4"}},
 	"clusterIPs disagree":      {func(svc *corev1.Service) { svc.Spec.ClusterIPs = []string{"10.96.0.2"} }, "10.96.0.2", []string{"default/web:http tcp IPv4", "default/web:more tcp IPv4"}},
-	"source ranges": {func(svc *corev1.Service) {
-		svc.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0/24", "2001:db8::/32"}
-	}, "loadBalancerSourceRanges is not enforced yet", []string{"default/web:http tcp IPv4", "default/web:more tcp IPv4"}},
-	"external traffic policy": {func(svc *corev1.Service) { svc.Spec.ExternalTrafficPolicy = "Local" }, "externalTrafficPolicy Local is not honored yet", []string{"default/web:http tcp IPv4", "default/web:more tcp IPv4"}},
+	"source ranges, no load balancer": {func(svc *corev1.Service) {
+		svc.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0/24"}
+	}, "type ClusterIP has none", []string{"default/web:http tcp IPv4", "default/web:more tcp IPv4"}},
+	"external traffic policy": {func(svc *corev1.Service) { svc.Spec.ExternalTrafficPolicy = "OnlyLocal" }, `spec.externalTrafficPolicy "OnlyLocal" is unknown and Cluster is used`, []string{"default/web:http tcp IPv4", "default/web:more tcp IPv4"}},
 	"internal traffic policy": {func(svc *corev1.Service) {
-		svc.Spec.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicyLocal)
-	}, "internalTrafficPolicy Local is not honored yet", []string{"default/web:http tcp IPv4", "default/web:more tcp IPv4"}},
+		svc.Spec.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicy("local"))
+	}, `spec.internalTrafficPolicy "local" is unknown and Cluster is used`, []string{"default/web:http tcp IPv4", "default/web:more tcp IPv4"}},
 	"externalIP link-local": {func(svc *corev1.Service) { svc.Spec.ExternalIPs = []string{"169.254.169.254"} }, "link-local", []string{"default/web:http tcp IPv4", "default/web:more tcp IPv4"}},
 }
 
@@ -201,18 +178,6 @@ func TestBadServiceLosesOnlyWhatIsBad(t *testing.T) {
 			equal(t, "ports", names(snapshot), c.left)
 		})
 	}
-}
-
-func TestNodeAddressesHaveThePrimaryOfEachFamilyFirst(t *testing.T) {
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}
-	for _, a := range strings.Fields("172.20.1.2 172.20.1.5 x fd00::2 fd00::5") {
-		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a})
-	}
-	node.Status.Addresses = append(node.Status.Addresses,
-		corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: "192.0.2.2"}, corev1.NodeAddress{Type: corev1.NodeHostName, Address: "node"})
-	snapshot, notices := build(source.Objects{Node: node})
-	equal(t, "node IPs", texts(snapshot.NodeIPs), []string{"172.20.1.2", "fd00::2", "172.20.1.5", "fd00::5"})
-	onlyNotice(t, notices, "Node node", `"x"`)
 }
 
 func TestUnchangedPortsKeepTheirPointer(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -97,7 +98,9 @@ func newClient(config *rest.Config, t *troubles) (*client, error) {
 	scheme := runtime.NewScheme()
 	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Service{}, &corev1.ServiceList{}, &corev1.Node{}, &corev1.NodeList{})
 	scheme.AddKnownTypes(discoveryv1.SchemeGroupVersion, &discoveryv1.EndpointSlice{}, &discoveryv1.EndpointSliceList{})
+	scheme.AddKnownTypes(eventsv1.SchemeGroupVersion, &eventsv1.Event{})
 	metav1.AddToGroupVersion(scheme, corev1.SchemeGroupVersion)
+	metav1.AddToGroupVersion(scheme, eventsv1.SchemeGroupVersion)
 	metav1.AddToGroupVersion(scheme, discoveryv1.SchemeGroupVersion)
 	return &client{
 		config:    config,

@@ -3,9 +3,13 @@ package source
 import (
 	"slices"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kube-splice/kube-splice/service"
 )
 
 // cluster is what is known of an API server's objects, and which Services were
@@ -17,6 +21,7 @@ type cluster struct {
 	nodes    table[*corev1.Node]
 	slicesOf map[key][]*discoveryv1.EndpointSlice // by Service, known or not
 	touched  map[key]struct{}                     // Services
+	triggers triggers                             // of the slices that touched them
 
 	// changed holds one value when there is something to take.
 	changed chan struct{}
@@ -33,11 +38,12 @@ func newCluster() *cluster {
 	c := &cluster{
 		slicesOf: map[key][]*discoveryv1.EndpointSlice{},
 		touched:  map[key]struct{}{},
+		triggers: triggers{since: time.Now()},
 		changed:  make(chan struct{}, 1),
 	}
 	c.services = table[*corev1.Service]{mu: &c.mu, trim: trimService, replaced: c.serviceReplaced, wrote: c.nudge}
 	c.slices = table[*discoveryv1.EndpointSlice]{mu: &c.mu, trim: trimSlice, replaced: c.sliceReplaced, wrote: c.nudge}
-	c.nodes = table[*corev1.Node]{mu: &c.mu, trim: trimNode, wrote: c.nudge}
+	c.nodes = table[*corev1.Node]{mu: &c.mu, trim: trimNode, replaced: c.nodeReplaced, wrote: c.nudge}
 	return c
 }
 
@@ -71,6 +77,18 @@ func (c *cluster) sliceReplaced(before, after *discoveryv1.EndpointSlice) {
 		k := ownerOf(after)
 		c.touched[k] = struct{}{}
 		c.slicesOf[k] = append(c.slicesOf[k], after)
+		c.triggers.add(before, after)
+	}
+}
+
+// nodeReplaced touches every Service when the node is in another zone: each may have
+// endpoints that hints keep for one.
+func (c *cluster) nodeReplaced(before, after *corev1.Node) {
+	if zoneOf(before) == zoneOf(after) {
+		return
+	}
+	for k := range c.services.objects {
+		c.touched[k] = struct{}{}
 	}
 }
 
@@ -87,15 +105,34 @@ func (c *cluster) listed() bool {
 	return c.services.listed && c.slices.listed
 }
 
-// node returns the Node of that name, or nil.
-func (c *cluster) node(name string) *corev1.Node {
+// hasNode reports whether there is a Node of that name with an address.
+func (c *cluster) hasNode(name string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.nodes.objects[key{name: name}]
+	node := c.nodes.objects[key{name: name}]
+	return node != nil && len(nodeIPs(node, func(string, ...any) {})) > 0
 }
 
-// take returns the Services touched since the last call.
-func (c *cluster) take() []change {
+// serviceUID returns the UID of a Service, or nothing if there is none of that name.
+func (c *cluster) serviceUID(k key) types.UID {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if svc := c.services.objects[k]; svc != nil {
+		return svc.UID
+	}
+	return ""
+}
+
+// taken is what changed since the last look.
+type taken struct {
+	services []change
+	node     *corev1.Node      // nil: there is none
+	triggers []service.Trigger // what made the changes, as far as it is dated
+}
+
+// take returns the Services touched since the last call, and the Node of that name.
+// It is one look, so that a zone never comes without the Services it touches.
+func (c *cluster) take(node string) taken {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	changes := make([]change, 0, len(c.touched))
@@ -103,5 +140,5 @@ func (c *cluster) take() []change {
 		changes = append(changes, change{k, c.services.objects[k], slices.Clone(c.slicesOf[k])})
 	}
 	clear(c.touched)
-	return changes
+	return taken{changes, c.nodes.objects[key{name: node}], c.triggers.take()}
 }

@@ -87,5 +87,6 @@ func (taken claims) grant(p *service.Port, kind service.Kind, addr netip.Addr, n
 	}
 	said.about(reference("Service", p.Name.Namespace, p.Name.Service))(
 		"%s %s of %s is already that of %s and is not served: give one of them another", kind, c, p.Name, owner)
+	said.because(PortConflict)
 	return false
 }

@@ -82,6 +82,12 @@ func TestOnePortalHasOneOwner(t *testing.T) {
 		"externalIP naming another's clusterIP": {
 			newService("a", "10.96.0.1", externalIPs("10.96.0.2")), newService("b", "10.96.0.2"),
 			[]string{"a clusterIP 10.96.0.1", "b clusterIP 10.96.0.2"}, []string{"externalIP 10.96.0.2:80/tcp of default/a:http", "default/b:http"}},
+		"node port for clients inside and outside": {
+			newService("a", "10.96.0.1", nodePort(30080), trafficPolicies("", "Local")), newService("b", "10.96.0.2", nodePort(30081), trafficPolicies("", "Local")),
+			[]string{"a clusterIP 10.96.0.1", "a nodePort", "a nodePort", "b clusterIP 10.96.0.2", "b nodePort", "b nodePort"}, nil},
+		"node port, other policy": {
+			newService("a", "10.96.0.1", nodePort(30080)), newService("b", "10.96.0.2", nodePort(30080), trafficPolicies("", "Local")),
+			[]string{"a clusterIP 10.96.0.1", "a nodePort", "b clusterIP 10.96.0.2"}, []string{"nodePort 30080/tcp of default/b:http", "default/a:http"}},
 		"one Service naming an address twice": {
 			newService("a", "10.96.0.1", balanced("192.0.2.1"), externalIPs("192.0.2.1")), newService("b", "10.96.0.2"),
 			[]string{"a clusterIP 10.96.0.1", "a loadBalancer 192.0.2.1", "a externalIP 192.0.2.1", "b clusterIP 10.96.0.2"}, nil},

@@ -2,6 +2,7 @@ package source
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -17,7 +18,7 @@ import (
 type backends struct {
 	family    service.Family
 	ports     []backendPort
-	endpoints []service.Endpoint // Addr has port 0
+	endpoints []backend // Addr has port 0
 }
 
 // backendPort is a port of a slice; name and protocol join it to a Service port.
@@ -122,8 +123,8 @@ func slicePorts(slice *discoveryv1.EndpointSlice, say say) []backendPort {
 
 // sliceEndpoints returns the endpoints of a slice that may be dialled. The API
 // allows several addresses an endpoint but means the first.
-func sliceEndpoints(slice *discoveryv1.EndpointSlice, family service.Family, say say) []service.Endpoint {
-	endpoints := make([]service.Endpoint, 0, len(slice.Endpoints))
+func sliceEndpoints(slice *discoveryv1.EndpointSlice, family service.Family, say say) []backend {
+	endpoints := make([]backend, 0, len(slice.Endpoints))
 	for _, e := range slice.Endpoints {
 		if len(e.Addresses) == 0 {
 			say("an endpoint without address is dropped: give it one")
@@ -138,45 +139,56 @@ func sliceEndpoints(slice *discoveryv1.EndpointSlice, family service.Family, say
 			say("endpoint %s dropped: the slice's addressType is %s; put it into a slice of its own family", addr, family)
 			continue
 		}
-		endpoints = append(endpoints, service.Endpoint{
-			Addr:        netip.AddrPortFrom(addr, 0),
-			Ready:       ptr.Deref(e.Conditions.Ready, true),
-			Serving:     ptr.Deref(e.Conditions.Serving, true),
-			Terminating: ptr.Deref(e.Conditions.Terminating, false),
-			Node:        ptr.Deref(e.NodeName, ""),
-			Zone:        ptr.Deref(e.Zone, ""),
+		endpoints = append(endpoints, backend{
+			Endpoint: service.Endpoint{
+				Addr:        netip.AddrPortFrom(addr, 0),
+				Ready:       ptr.Deref(e.Conditions.Ready, true),
+				Serving:     ptr.Deref(e.Conditions.Serving, true),
+				Terminating: ptr.Deref(e.Conditions.Terminating, false),
+				Node:        ptr.Deref(e.NodeName, ""),
+				Zone:        ptr.Deref(e.Zone, ""),
+			},
+			hints: ptr.Deref(e.Hints, discoveryv1.EndpointHints{}),
 		})
 	}
 	return endpoints
 }
 
-// endpointsOf returns the endpoints of one Service port, sorted, each address
-// once. Where slices contradict each other, as they do while a pod moves from one
-// to another, the newer one is believed, except that an address in use again is
-// not taken away by the termination of the pod that had it before.
-func endpointsOf(name service.Name, read []backends) []service.Endpoint {
-	merged := map[netip.AddrPort]service.Endpoint{}
-	for _, b := range read {
-		if b.family != name.Family {
+// endpointsOf returns the endpoints of one Service port, sorted, each address once,
+// as they are to clients of a proxy here.
+func endpointsOf(name service.Name, read []backends, here place) []service.Endpoint {
+	all := slices.SortedFunc(maps.Values(mergeBackends(name, read)), func(a, b backend) int { return a.Addr.Compare(b.Addr) })
+	here.reserve(all)
+	endpoints := make([]service.Endpoint, len(all))
+	for i, b := range all {
+		endpoints[i] = b.Endpoint
+		endpoints[i].Local = here.isHere(b.Endpoint)
+	}
+	return endpoints
+}
+
+// mergeBackends returns what all slices say of one Service port, by address. Where
+// they contradict each other, as they do while a pod moves from one to another, the
+// newer one is believed, except that an address in use again is not taken away by the
+// termination of the pod that had it before.
+func mergeBackends(name service.Name, read []backends) map[netip.AddrPort]backend {
+	merged := map[netip.AddrPort]backend{}
+	for _, slice := range read {
+		if slice.family != name.Family {
 			continue
 		}
-		for _, port := range b.ports {
+		for _, port := range slice.ports {
 			if proto, err := protocol(port.protocol); err != nil || proto != name.Protocol || port.name != name.Port {
 				continue
 			}
-			for _, e := range b.endpoints {
-				e.Addr = netip.AddrPortFrom(e.Addr.Addr(), port.number)
-				if old, has := merged[e.Addr]; has && e.Terminating && !old.Terminating {
+			for _, b := range slice.endpoints {
+				b.Addr = netip.AddrPortFrom(b.Addr.Addr(), port.number)
+				if old, has := merged[b.Addr]; has && b.Terminating && !old.Terminating {
 					continue
 				}
-				merged[e.Addr] = e
+				merged[b.Addr] = b
 			}
 		}
 	}
-	endpoints := make([]service.Endpoint, 0, len(merged))
-	for _, e := range merged {
-		endpoints = append(endpoints, e)
-	}
-	slices.SortFunc(endpoints, func(a, b service.Endpoint) int { return a.Addr.Compare(b.Addr) })
-	return endpoints
+	return merged
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kube-splice/kube-splice/lab"
 	"github.com/kube-splice/kube-splice/service"
 	"github.com/kube-splice/kube-splice/source"
 )
@@ -90,10 +91,10 @@ const live = time.Second
 // next returns the next Snapshot.
 func (f *follower) next(t *testing.T) *service.Snapshot {
 	t.Helper()
-	began := time.Now()
+	watch := lab.StartStopwatch()
 	select {
 	case s := <-f.snapshots:
-		if took := time.Since(began); took > live {
+		if took := watch.Elapsed(); took > live {
 			t.Errorf("the change was live after %v", took)
 		}
 		return s

@@ -39,12 +39,38 @@ endpoints: [{addresses: [10.1.0.1], conditions: {ready: false, terminating: true
 ports: [{name: a, port: 8080}, {name: b, port: 5353, protocol: UDP}]
 `
 
+// fuzzSeedOfPlaces has the fields that say who is where and who gets what.
+const fuzzSeedOfPlaces = `apiVersion: v1
+kind: Service
+metadata: {name: w}
+spec:
+  type: LoadBalancer
+  clusterIP: 10.0.0.1
+  ports: [{port: 80, nodePort: 30080}]
+  internalTrafficPolicy: Local
+  externalTrafficPolicy: Local
+  loadBalancerSourceRanges: [192.0.2.0/24]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: w, labels: {kubernetes.io/service-name: w}}
+addressType: IPv4
+endpoints: [{addresses: [10.1.0.2], nodeName: node, hints: {forZones: [{name: z}], forNodes: [{name: n}]}}]
+ports: [{port: 8080}]
+---
+apiVersion: v1
+kind: Node
+metadata: {name: node, labels: {topology.kubernetes.io/zone: z}}
+spec: {podCIDRs: [10.1.0.0/24]}
+`
+
 // FuzzManifests feeds any text through the reader of documents and Build: an
 // error, or a Snapshot that the rest of the program can rely on.
 func FuzzManifests(f *testing.F) {
 	f.Add([]byte(endpointsManifest))
 	f.Add([]byte(broken))
 	f.Add([]byte(fuzzSeed))
+	f.Add([]byte(fuzzSeedOfPlaces))
 	f.Add([]byte(`{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"Node","metadata":{"name":"node"},"status":{"addresses":[{"type":"InternalIP","address":"172.20.1.2"}]}}]}{"apiVersion":"v1","kind":"Pod"}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -70,13 +96,16 @@ func checkSnapshot(t *testing.T, s *service.Snapshot) {
 		family   service.Family
 	}
 	owners := map[claim]service.Name{}
+	for _, prefix := range s.PodCIDRs {
+		checkPrefix(t, prefix)
+	}
 	for i, p := range s.Ports {
 		if i > 0 && s.Ports[i-1].Name.Compare(p.Name) >= 0 {
 			t.Fatalf("%v is not after %v", p.Name, s.Ports[i-1].Name)
 		}
 		checkPort(t, p)
 		for _, portal := range p.Portals() {
-			portal.Kind = 0
+			portal.Kind, portal.Clients, portal.Scope = 0, 0, 0
 			c := claim{portal, p.Name.Protocol, p.Name.Family}
 			if owner, has := owners[c]; has && owner != p.Name {
 				t.Fatalf("%v of %v is also of %v", portal, p.Name, owner)
@@ -98,15 +127,46 @@ func checkPort(t *testing.T, p *service.Port) {
 			t.Fatalf("bad address %v of %v", ip, n)
 		}
 	}
-	if p.Policy.Affinity < 0 || p.Policy.IdleTimeout < 0 {
-		t.Fatalf("bad policy %+v", p.Policy)
+	if p.Policy.Affinity < 0 || p.Policy.IdleTimeout < 0 || p.Internal >= service.Scopes || p.External >= service.Scopes {
+		t.Fatalf("bad policies of %+v", *p)
 	}
+	for _, r := range p.SourceRanges {
+		checkPrefix(t, r)
+		if service.FamilyOf(r.Addr()) != n.Family || r.Bits() == 0 {
+			t.Fatalf("bad source range %v of %v", r, n)
+		}
+	}
+	checkEndpoints(t, p)
+}
+
+func checkPrefix(t *testing.T, p netip.Prefix) {
+	t.Helper()
+	if !p.IsValid() || p != p.Masked() || p.Addr().Is4In6() {
+		t.Fatalf("bad prefix %v", p)
+	}
+}
+
+func checkEndpoints(t *testing.T, p *service.Port) {
+	t.Helper()
+	free, ready := 0, 0
 	for i, e := range p.Endpoints {
-		if service.CheckEndpoint(e.Addr.Addr()) != nil || e.Addr.Port() == 0 || service.FamilyOf(e.Addr.Addr()) != n.Family {
-			t.Fatalf("bad endpoint %v of %v", e, n)
+		if service.CheckEndpoint(e.Addr.Addr()) != nil || e.Addr.Port() == 0 || service.FamilyOf(e.Addr.Addr()) != p.Name.Family {
+			t.Fatalf("bad endpoint %v of %v", e, p.Name)
 		}
 		if i > 0 && p.Endpoints[i-1].Addr.Compare(e.Addr) >= 0 {
 			t.Fatalf("%v is not after %v", e.Addr, p.Endpoints[i-1].Addr)
 		}
+		if e.Reserved && !e.Ready || e.Local && e.Node != "node" {
+			t.Fatalf("bad place of %+v", e)
+		}
+		if e.Ready {
+			ready++
+		}
+		if e.Ready && !e.Reserved {
+			free++
+		}
+	}
+	if ready > 0 && free == 0 {
+		t.Fatalf("hints reserve every endpoint of %v", p.Name)
 	}
 }

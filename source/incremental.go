@@ -32,7 +32,8 @@ func newBuilder(o Options) *builder {
 }
 
 // apply returns the next Snapshot, which is the last one by pointer if nothing in it
-// changed, and the notices that were not in force before.
+// changed, and the notices that were not in force before. When the node changes its
+// zone, the changes must be all Services.
 func (b *builder) apply(changes []change, node *corev1.Node) (*service.Snapshot, []Notice) {
 	before := slices.Concat(b.conflicts, b.node)
 	var after notices
@@ -47,16 +48,16 @@ func (b *builder) apply(changes []change, node *corev1.Node) (*service.Snapshot,
 	touchRivals() // a winner may leave
 	for _, c := range changes {
 		touched[c.key] = struct{}{}
-		was, is := b.rebuild(c)
+		was, is := b.rebuild(c, zoneOf(node))
 		before, after = append(before, was...), append(after, is...)
 	}
 	b.conflicts, b.node = nil, nil
 	settled := newSettled(touchRivals(), &b.conflicts)
-	ips := nodeIPs(node, &b.node)
+	next := &service.Snapshot{Ports: b.replace(touched, settled)}
+	describeNode(next, node, &b.node)
 	after = append(append(after, b.conflicts...), b.node...)
 
-	next := &service.Snapshot{Ports: b.replace(touched, settled), NodeIPs: ips, Node: nodeState(node)}
-	if !slices.Equal(next.Ports, b.last.Ports) || !slices.Equal(next.NodeIPs, b.last.NodeIPs) || next.Node != b.last.Node {
+	if !slices.Equal(next.Ports, b.last.Ports) || !sameNode(next, b.last) {
 		b.last = next
 	}
 	return b.last, after.without(before)
@@ -64,7 +65,7 @@ func (b *builder) apply(changes []change, node *corev1.Node) (*service.Snapshot,
 
 // rebuild builds one Service again and returns what was said of it and what is now.
 // A port that stays equal stays the same.
-func (b *builder) rebuild(c change) (was, is notices) {
+func (b *builder) rebuild(c change, zone string) (was, is notices) {
 	before := b.built[c.key]
 	for _, p := range before.ports {
 		b.rivals.remove(p)
@@ -73,7 +74,7 @@ func (b *builder) rebuild(c change) (was, is notices) {
 	if c.service == nil {
 		return before.said, nil
 	}
-	ports, said := buildService(c.service, c.slices, b.options)
+	ports, said := buildService(c.service, c.slices, b.options, zone)
 	slices.SortFunc(ports, comparePorts)
 	for i, p := range ports {
 		if at, has := slices.BinarySearchFunc(before.ports, p, comparePorts); has && before.ports[at].Equal(p) {

@@ -16,7 +16,7 @@ import (
 	"github.com/kube-splice/kube-splice/source"
 )
 
-// all returns what the API server holds.
+// all returns what the API server holds, of which one Node at most.
 func (a *apiServer) all() source.Objects {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -27,82 +27,10 @@ func (a *apiServer) all() source.Objects {
 	for _, o := range a.objects["endpointslices"] {
 		all.Slices = append(all.Slices, o.(*discoveryv1.EndpointSlice))
 	}
+	for _, o := range a.objects["nodes"] {
+		all.Node = o.(*corev1.Node)
+	}
 	return all
-}
-
-// chance makes objects that often want the same as others.
-type chance struct{ *rand.Rand }
-
-func (c chance) oneIn(n int) bool { return c.IntN(n) == 0 }
-
-func (c chance) address(prefix string, n int) string { return prefix + strconv.Itoa(1+c.IntN(n)) }
-
-func (c chance) name() string { return "s" + strconv.Itoa(c.IntN(8)) }
-
-func (c chance) service() *corev1.Service {
-	svc := newService(c.name(), c.address("10.96.0.", 12))
-	svc.Namespace = []string{"default", "other"}[c.IntN(2)]
-	svc.Spec.Type = []corev1.ServiceType{"ClusterIP", "NodePort", "LoadBalancer", "NodePort", "ExternalName"}[c.IntN(5)]
-	for i := range svc.Spec.Ports {
-		svc.Spec.Ports[i].Port = int32(80 + c.IntN(2))
-		svc.Spec.Ports[i].NodePort = int32(30000 + c.IntN(4))
-	}
-	if c.oneIn(3) {
-		svc.Spec.Ports = append(svc.Spec.Ports, corev1.ServicePort{
-			Name: "dns", Port: 53, Protocol: []corev1.Protocol{"TCP", "UDP", "SCTP"}[c.IntN(3)], NodePort: int32(30000 + c.IntN(4)),
-		})
-	}
-	if c.oneIn(3) {
-		svc.Spec.ExternalIPs = []string{c.address("192.0.2.", 3), c.address("10.96.0.", 12)}
-	}
-	if c.oneIn(3) {
-		svc.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: c.address("192.0.2.", 3)}}
-	}
-	if c.oneIn(4) {
-		svc.Annotations = map[string]string{"kube-splice.io/idle-timeout": []string{"5m", "x"}[c.IntN(2)]}
-	}
-	if c.oneIn(4) {
-		svc.Spec.ClusterIPs = []string{svc.Spec.ClusterIP, c.address("fd00::", 4)}
-	}
-	switch c.IntN(12) {
-	case 0:
-		svc.Spec.ClusterIP, svc.Spec.ClusterIPs = "None", nil
-	case 1:
-		svc.Labels = map[string]string{"service.kubernetes.io/service-proxy-name": "x"}
-	}
-	return svc
-}
-
-func (c chance) slice() *discoveryv1.EndpointSlice {
-	prefix := []string{"10.244.1.", "fd00:1::", "127.0.0."}[min(2, c.IntN(8)/3)]
-	var ips []string
-	for range c.IntN(4) {
-		ips = append(ips, c.address(prefix, 5))
-	}
-	slice := newSlice(c.name(), "slice"+strconv.Itoa(c.IntN(16)), ips)
-	slice.Namespace = []string{"default", "other"}[c.IntN(2)]
-	for i := range slice.Endpoints {
-		ready, terminating := !c.oneIn(3), c.oneIn(4)
-		slice.Endpoints[i].Conditions = discoveryv1.EndpointConditions{Ready: &ready, Terminating: &terminating}
-		slice.Endpoints[i].NodeName = new(c.address("n", 3))
-	}
-	if c.oneIn(8) {
-		slice.Labels = nil
-	}
-	return slice
-}
-
-// change makes one change.
-func (c chance) change(api *apiServer) {
-	var o apiObject = c.service()
-	if c.oneIn(2) {
-		o = c.slice()
-	}
-	if c.oneIn(3) {
-		api.remove(o)
-	} else {
-		api.put(o)
-	}
 }
 
 // newlySaid returns what is said of the objects now and was not before. That a slice
@@ -123,31 +51,33 @@ func TestEachSnapshotIsWhatAllObjectsTogetherBuild(t *testing.T) {
 	t.Logf("seed %d", seed)
 	c := chance{rand.New(rand.NewPCG(seed, 0))}
 	api := newAPIServer(t, false)
-	f := watchAPI(t, source.Kubernetes{Config: api.config()})
-	f.first(t, "")
-	last, said := &service.Snapshot{}, []source.Notice(nil)
+	api.put(newNode("172.20.0.1"))
+	f := watchAPI(t, source.Kubernetes{Config: api.config(), NodeName: "n1"})
+	last, said := f.first(t, ""), []source.Notice(nil)
 	for step := range 500 {
 		c.change(api)
 		// One more change of each kind tells when all before it has arrived.
 		number := int32(1000 + step)
 		ip := fmt.Sprintf("10.250.%d.%d", step/250, step%250+1)
 		api.put(newService("z", "10.97.0.1", func(svc *corev1.Service) { svc.Spec.Ports[0].Port = number }), newSlice("z", "z", []string{ip}))
+		nodeIPs := c.changeNode(api, fmt.Sprintf("172.20.%d.%d", 1+step/250, step%250+1))
 		var next *service.Snapshot
 		for next == nil {
 			select {
 			case s := <-f.snapshots:
 				checkSuccessor(t, last, s)
 				last = s
-				if p := s.Port(tcp("z", "http")); p != nil && int32(p.Number) == number && len(p.Endpoints) == 1 && p.Endpoints[0].Addr.Addr().String() == ip {
+				if p := s.Port(tcp("z", "http")); p != nil && int32(p.Number) == number && slices.Equal(addrs(p), []string{ip + ":8080"}) &&
+					slices.Equal(texts(s.NodeIPs), nodeIPs) {
 					next = s
 				}
 			case <-time.After(20 * time.Second):
 				t.Fatalf("step %d: no Snapshot", step)
 			}
 		}
-		want, notices := build(api.all())
-		if !slices.EqualFunc(next.Ports, want.Ports, (*service.Port).Equal) {
-			t.Fatalf("step %d: %v\nwant %v", step, portals(next), portals(want))
+		want, notices := source.Build(nil, api.all(), source.Options{NodeName: "n1"})
+		if !slices.EqualFunc(next.Ports, want.Ports, (*service.Port).Equal) || !sameNode(next, want) {
+			t.Fatalf("step %d: %v %+v\nwant %v %+v", step, portals(next), next.Node, portals(want), want.Node)
 		}
 		checkSaid(t, f.log.rest(), newlySaid(notices, said))
 		said = notices
@@ -157,11 +87,15 @@ func TestEachSnapshotIsWhatAllObjectsTogetherBuild(t *testing.T) {
 	}
 }
 
+func sameNode(a, b *service.Snapshot) bool {
+	return a.Node == b.Node && slices.Equal(a.NodeIPs, b.NodeIPs) && slices.Equal(a.PodCIDRs, b.PodCIDRs)
+}
+
 // checkSuccessor checks that two Snapshots are not equal, but that what is equal in
 // them is the same.
 func checkSuccessor(t *testing.T, last, next *service.Snapshot) {
 	t.Helper()
-	if slices.Equal(next.Ports, last.Ports) {
+	if slices.Equal(next.Ports, last.Ports) && sameNode(next, last) {
 		t.Error("a Snapshot was published although nothing changed")
 	}
 	for _, p := range next.Ports {

@@ -22,12 +22,13 @@ import (
 // EndpointSlices and the Node object that an API server holds.
 //
 // It needs the rights to list and watch services, endpointslices.discovery.k8s.io
-// and nodes.
+// and nodes, and to create events.events.k8s.io if there are Events.
 type Kubernetes struct {
 	// Config says where the API server is and who we are. Without a ContentType, the
 	// objects are asked for in protobuf, or else in JSON.
 	Config *rest.Config
-	// NodeName names the Node object of this node. Empty: none is read.
+	// NodeName names the Node object of this node, and is as in Options. Empty: no
+	// Node is read.
 	NodeName string
 	// NodeWait is how long the first Snapshot waits for the Node object and its
 	// addresses. Zero: 30 s, as kube-proxy.
@@ -37,6 +38,10 @@ type Kubernetes struct {
 	// MinInterval is the least time from the end of one call of publish to the next
 	// one. Zero: none. A change after a longer quiet is published at once.
 	MinInterval time.Duration
+	// Events, if not nil, are sent to the API server, with those about faults of Services.
+	Events *Events
+	// Requests, if not nil, is told of every request to the API server.
+	Requests RequestObserver
 	// Log takes one line for each fault of an object when it appears, and one when
 	// the API server cannot be read and when it can again. What client-go has to say
 	// goes there at Debug. Nil: slog.Default().
@@ -71,16 +76,16 @@ func (k *Kubernetes) Run(ctx context.Context, publish func(*service.Snapshot)) e
 		return fmt.Errorf("connect to the API server: %w", err)
 	}
 	defer api.close()
-	ctx, cancel := context.WithCancel(klog.NewContext(ctx, quietLogger(log)))
-	var reflectors sync.WaitGroup
-	defer reflectors.Wait()
+	ctx, cancel := context.WithCancel(withRequests(klog.NewContext(ctx, quietLogger(log)), k.Requests))
+	var running sync.WaitGroup
+	defer running.Wait()
 	defer cancel()
 	start := func(r resource, kind object, store cache.ReflectorStore) error {
 		source, err := api.listWatch(r)
 		if err != nil {
 			return fmt.Errorf("connect to the API server: %w", err)
 		}
-		reflectors.Go(func() { keepUp(ctx, r, source, kind, store) })
+		running.Go(func() { keepUp(ctx, r, source, kind, store) })
 		return nil
 	}
 	if err := start(readServices, &corev1.Service{}, &known.services); err != nil {
@@ -93,6 +98,13 @@ func (k *Kubernetes) Run(ctx context.Context, publish func(*service.Snapshot)) e
 		if err := start(readNode(k.NodeName), &corev1.Node{}, &known.nodes); err != nil {
 			return err
 		}
+	}
+	if k.Events != nil {
+		sender, err := newEventSender(api, known, log)
+		if err != nil {
+			return fmt.Errorf("connect to the API server: %w", err)
+		}
+		running.Go(func() { sender.run(ctx, k.Events) })
 	}
 	k.follow(ctx, known, log, publish)
 	return nil
@@ -116,16 +128,18 @@ func (k *Kubernetes) follow(ctx context.Context, known *cluster, log *slog.Logge
 	if !k.awaitFirst(ctx, known, log) {
 		return
 	}
-	b := newBuilder(Options{KnownBalancer: k.KnownBalancer})
+	b := newBuilder(Options{NodeName: k.NodeName, KnownBalancer: k.KnownBalancer})
 	var last *service.Snapshot
 	for {
-		next, fresh := b.apply(known.take(), known.node(k.NodeName))
+		now := known.take(k.NodeName)
+		next, fresh := b.apply(now.services, now.node)
 		for _, n := range fresh {
 			log.Warn(n.Text, "object", n.Object)
+			k.Events.notice(n)
 		}
 		if next != last {
 			last = next
-			publish(next)
+			publish(next.Triggered(now.triggers))
 			if !pause(ctx, k.MinInterval) {
 				return
 			}
@@ -161,7 +175,7 @@ func (k *Kubernetes) awaitFirst(ctx context.Context, known *cluster, log *slog.L
 			}
 			waitsForNode = false
 		case <-known.changed:
-			waitsForNode = waitsForNode && len(nodeIPs(known.node(k.NodeName), &notices{})) == 0
+			waitsForNode = waitsForNode && !known.hasNode(k.NodeName)
 		}
 	}
 }

@@ -21,7 +21,7 @@ type Manifests struct {
 	// pipe or device given as Path, is read once to its end.
 	Path  string
 	Stdin io.Reader // stays the caller's to close
-	// NodeName names the Node object that stands for this node.
+	// NodeName names the Node object that stands for this node, and is as in Options.
 	NodeName string
 	// KnownBalancer is as in Options.
 	KnownBalancer func(name string) bool
@@ -172,7 +172,7 @@ func readable(dir, only string) error {
 // build publishes the Snapshot of the objects, unless it is the last one, and
 // logs what is newly wrong with them.
 func (r *run) build(m *merger) {
-	next, about := Build(r.last, m.objects, Options{KnownBalancer: r.KnownBalancer})
+	next, about := Build(r.last, m.objects, Options{NodeName: r.NodeName, KnownBalancer: r.KnownBalancer})
 	now := map[Notice]bool{}
 	r.warn("kind", m.skipped, m.files, now)
 	r.warn("object", append(m.said, about...), m.files, now)

@@ -20,6 +20,9 @@ type Objects struct {
 
 // Options is what Build must be told beside the objects.
 type Options struct {
+	// NodeName is the name by which endpoints and hints know this node. Empty: no
+	// endpoint is Local.
+	NodeName string
 	// KnownBalancer reports whether a balancing policy of that name exists; it
 	// checks the annotation kube-splice.io/balancer. Nil accepts every name.
 	KnownBalancer func(name string) bool
@@ -30,6 +33,8 @@ type Options struct {
 type Notice struct {
 	Object string // "Service default/web"
 	Text   string // one line
+	// Reason is that of the Event on the Service that says it too; empty: there is none.
+	Reason string
 }
 
 // notices collects what a build has to say.
@@ -41,6 +46,9 @@ func (n *notices) about(object string) say {
 		*n = append(*n, Notice{Object: object, Text: fmt.Sprintf(format, args...)})
 	}
 }
+
+// because makes the notice added last one that is worth an Event.
+func (n *notices) because(reason string) { (*n)[len(*n)-1].Reason = reason }
 
 // say adds one line about the object it was made for.
 type say func(format string, args ...any)

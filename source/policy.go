@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/kube-splice/kube-splice/service"
 )
@@ -54,17 +55,28 @@ func policyOf(svc *corev1.Service, o Options, say say) service.Policy {
 	return policy
 }
 
-// checkWishes says which wishes of a Service are not granted yet.
-func checkWishes(spec *corev1.ServiceSpec, say say) {
-	if len(spec.LoadBalancerSourceRanges) > 0 {
-		say("spec.loadBalancerSourceRanges is not enforced yet: every client is admitted")
+// scopesOf returns the traffic policies of a Service. The external one counts only
+// for a Service that is meant to be reached from outside.
+func scopesOf(spec *corev1.ServiceSpec, say say) (internal, external service.Scope) {
+	internal = scopeOf("internal", string(ptr.Deref(spec.InternalTrafficPolicy, "")), say)
+	external = scopeOf("external", string(spec.ExternalTrafficPolicy), say)
+	hasNodePorts := spec.Type == corev1.ServiceTypeNodePort || spec.Type == corev1.ServiceTypeLoadBalancer
+	if !hasNodePorts && len(spec.ExternalIPs) == 0 {
+		external = service.Cluster
 	}
-	if spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
-		say("spec.externalTrafficPolicy Local is not honored yet: all endpoints are used")
+	return internal, external
+}
+
+// scopeOf reads one traffic policy; an absent one is Cluster.
+func scopeOf(which, word string, say say) service.Scope {
+	switch word {
+	case service.Local.String():
+		return service.Local
+	case service.Cluster.String(), "":
+	default:
+		say("spec.%sTrafficPolicy %q is unknown and Cluster is used: use Cluster or Local", which, word)
 	}
-	if p := spec.InternalTrafficPolicy; p != nil && *p == corev1.ServiceInternalTrafficPolicyLocal {
-		say("spec.internalTrafficPolicy Local is not honored yet: all endpoints are used")
-	}
+	return service.Cluster
 }
 
 // ourAnnotations returns the names of the annotations meant for us, sorted.

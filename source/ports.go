@@ -1,6 +1,7 @@
 package source
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 
@@ -15,8 +16,9 @@ import (
 const labelProxyName = "service.kubernetes.io/service-proxy-name"
 
 // buildService returns the ports of one Service, whatever other Services say:
-// the unit of work when one Service or one of its slices changes.
-func buildService(svc *corev1.Service, its []*discoveryv1.EndpointSlice, o Options) ([]*service.Port, notices) {
+// the unit of work when one Service or one of its slices changes. The zone is this
+// node's.
+func buildService(svc *corev1.Service, its []*discoveryv1.EndpointSlice, o Options, zone string) ([]*service.Port, notices) {
 	var said notices
 	if !ours(svc) {
 		return nil, nil
@@ -31,23 +33,25 @@ func buildService(svc *corev1.Service, its []*discoveryv1.EndpointSlice, o Optio
 		return nil, said
 	}
 	checkType(&svc.Spec, say)
-	checkWishes(&svc.Spec, say)
 	fronts := frontends(svc, say)
-	served := servedPorts(svc, policyOf(svc, o, say), say)
+	common := service.Port{HealthCheckNodePort: healthCheckNodePort(svc), Policy: policyOf(svc, o, say)}
+	common.Internal, common.External = scopesOf(&svc.Spec, say)
+	served := servedPorts(svc, common, &said)
 	if len(served) == 0 {
 		return nil, said
 	}
 	read := readSlices(svc, its, &said)
 	var ports []*service.Port
-	for _, common := range served {
-		ports = append(ports, perFamily(common, fronts, read)...)
+	for _, p := range served {
+		ports = append(ports, perFamily(p, fronts, read, place{o.NodeName, zone})...)
 	}
 	return ports, said
 }
 
 // servedPorts returns what can be served of a Service's ports, as far as it is the
-// same in each family.
-func servedPorts(svc *corev1.Service, policy service.Policy, say say) []service.Port {
+// same in each family. They begin as common.
+func servedPorts(svc *corev1.Service, common service.Port, said *notices) []service.Port {
+	say := said.about(reference("Service", svc.Namespace, svc.Name))
 	var served []service.Port
 	seen := map[service.Name]bool{}
 	for _, sp := range svc.Spec.Ports {
@@ -57,27 +61,31 @@ func servedPorts(svc *corev1.Service, policy service.Policy, say say) []service.
 		}
 		if err != nil {
 			say("port %q (%d) is not served: %v", sp.Name, sp.Port, err)
+			if errors.Is(err, errSCTP) {
+				said.because(UnsupportedProtocol)
+			}
 			continue
 		}
 		seen[name] = true
 		if nodePort == 0 && svc.Spec.Type == corev1.ServiceTypeNodePort {
 			say("port %q (%d) has no nodePort and nothing assigns one here: set spec.ports[].nodePort", sp.Name, sp.Port)
 		}
-		served = append(served, service.Port{
-			Name: name, Number: uint16(sp.Port), NodePort: nodePort, HealthCheckNodePort: healthCheckNodePort(svc), Policy: policy,
-		})
+		p := common
+		p.Name, p.Number, p.NodePort = name, uint16(sp.Port), nodePort
+		served = append(served, p)
 	}
 	return served
 }
 
 // perFamily returns a Service port once for each family the Service has.
-func perFamily(common service.Port, fronts []frontend, read []backends) []*service.Port {
+func perFamily(common service.Port, fronts []frontend, read []backends, here place) []*service.Port {
 	ports := make([]*service.Port, 0, len(fronts))
 	for _, f := range fronts {
 		p := common
 		p.Name.Family = f.family
-		p.ClusterIP, p.ExternalIPs, p.LoadBalancerIPs = f.clusterIP, f.external, f.loadBalancer
-		p.Endpoints = endpointsOf(p.Name, read)
+		p.ClusterIP, p.ExternalIPs = f.clusterIP, f.external
+		p.LoadBalancerIPs, p.SourceRanges = f.loadBalancer, f.admits
+		p.Endpoints = endpointsOf(p.Name, read, here)
 		ports = append(ports, &p)
 	}
 	return ports
@@ -136,6 +144,8 @@ func checkPort(svc *corev1.Service, sp corev1.ServicePort) (service.Name, uint16
 	return name, uint16(sp.NodePort), nil
 }
 
+var errSCTP = errors.New("a userspace proxy cannot relay SCTP; use a kernel proxy for it")
+
 // protocol returns our word for a protocol of the API, or why we have none.
 func protocol(p corev1.Protocol) (service.Protocol, error) {
 	switch p {
@@ -144,7 +154,7 @@ func protocol(p corev1.Protocol) (service.Protocol, error) {
 	case corev1.ProtocolUDP:
 		return service.UDP, nil
 	case corev1.ProtocolSCTP:
-		return "", fmt.Errorf("a userspace proxy cannot relay SCTP; use a kernel proxy for it")
+		return "", errSCTP
 	}
 	return "", fmt.Errorf("protocol %q is unknown; use TCP or UDP", p)
 }
@@ -157,6 +167,7 @@ type frontend struct {
 	clusterIP    netip.Addr
 	external     []netip.Addr // sorted
 	loadBalancer []netip.Addr // sorted
+	admits       []netip.Prefix
 }
 
 // frontends returns one frontend for each family in which the Service has a
@@ -168,11 +179,18 @@ func frontends(svc *corev1.Service, say say) []frontend {
 	if svc.Spec.Type == corev1.ServiceTypeLoadBalancer {
 		balanced = addressesOf("status.loadBalancer.ingress", ingressIPs(svc), say)
 	}
+	admissions := admissionOf(&svc.Spec, say)
 	var fronts []frontend
 	for _, family := range []service.Family{service.IPv4, service.IPv6} {
-		if ip, has := cluster[family]; has {
-			fronts = append(fronts, frontend{family, ip, external[family], balanced[family]})
+		ip, has := cluster[family]
+		if !has {
+			continue
 		}
+		front := frontend{family, ip, external[family], balanced[family], admissions[family].ranges}
+		if admissions[family].shut {
+			front.loadBalancer = nil
+		}
+		fronts = append(fronts, front)
 	}
 	return fronts
 }

@@ -50,13 +50,15 @@ func (r *rivals) ports() []*service.Port {
 	return slices.Compact(all)
 }
 
-// claimsOf returns what p wants. One that wants the same twice is its own rival,
-// which costs it nothing.
+// claimsOf returns what p wants, each claim once, so that no port is its own rival: it
+// may have an address as two kinds, or a portal for clients inside and one for outside.
 func claimsOf(p *service.Port) []claim {
-	portals := p.Portals()
-	all := make([]claim, len(portals))
-	for i, portal := range portals {
-		all[i] = claim{portal.Addr, p.Name.Family, portal.Number, p.Name.Protocol}
+	var all []claim
+	for _, portal := range p.Portals() {
+		c := claim{portal.Addr, p.Name.Family, portal.Number, p.Name.Protocol}
+		if !slices.Contains(all, c) {
+			all = append(all, c)
+		}
 	}
 	return all
 }

@@ -29,13 +29,25 @@ func trimSlice(slice *discoveryv1.EndpointSlice) {
 		e.Addresses = e.Addresses[:min(1, len(e.Addresses))]
 		e.Hostname, e.TargetRef, e.DeprecatedTopology = nil, nil, nil
 		e.NodeName, e.Zone = shared(e.NodeName), shared(e.Zone)
+		shareHints(e.Hints)
+	}
+}
+
+// shareHints makes equal names in hints one text.
+func shareHints(hints *discoveryv1.EndpointHints) {
+	if hints == nil {
+		return
+	}
+	for i, z := range hints.ForZones {
+		hints.ForZones[i].Name = unique.Make(z.Name).Value()
+	}
+	for i, n := range hints.ForNodes {
+		hints.ForNodes[i].Name = unique.Make(n.Name).Value()
 	}
 }
 
 func trimNode(node *corev1.Node) {
-	labels := node.Labels
-	trimMeta(&node.ObjectMeta)
-	node.Labels = labels // its zone
+	trimMeta(&node.ObjectMeta, corev1.LabelTopologyZone)
 	node.Spec = corev1.NodeSpec{PodCIDR: node.Spec.PodCIDR, PodCIDRs: node.Spec.PodCIDRs, Taints: node.Spec.Taints}
 	node.Status = corev1.NodeStatus{Addresses: node.Status.Addresses}
 }

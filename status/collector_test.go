@@ -126,11 +126,12 @@ func TestScrapeShowsFailedDialsAndRefusals(t *testing.T) {
 	}
 	<-ended
 	for line, want := range map[string]float64{
-		`kubesplice_connections_refused_total{close="dial-failed"}`:    1,
-		`kubesplice_connections_refused_total{close="no-endpoints"}`:   0,
-		`kubesplice_connections_refused_total{close="refused-direct"}`: 0,
-		`kubesplice_dial_failures_total`:                               2,
-		`kubesplice_dial_retries_total`:                                1,
+		`kubesplice_connections_refused_total{close="dial-failed"}`:                                                             1,
+		`kubesplice_connections_refused_total{close="no-endpoints"}`:                                                            0,
+		`kubesplice_connections_refused_total{close="refused-direct"}`:                                                          0,
+		`kubesplice_connections_refused_total{close="denied"}`:                                                                  0,
+		`kubesplice_dial_failures_total`:                                                                                        2,
+		`kubesplice_dial_retries_total`:                                                                                         1,
 		`kubesplice_service_dial_failures_total{ip_family="IPv4",namespace="default",port="http",protocol="tcp",service="web"}`: 2,
 	} {
 		wantSeries(t, m, line, want)

@@ -26,16 +26,20 @@ func (m *Metrics) Synced(f service.Family, all bool, took time.Duration) {
 // Writer is the way rules are written, as far as failures are counted apart.
 type Writer uint8
 
-// The writers. Of iptables, failures to write all rules and only those that changed
-// are different series.
+// The writers. Of iptables, failures to write only the rules that changed are counted
+// once more by themselves.
 const (
 	IPTables Writer = iota
 	IPTablesPartial
 	NFTables
 )
 
-// SyncFailed says that rules of a family could not be written.
+// SyncFailed says that rules of a family could not be written. As in kube-proxy, a failure
+// to write the changed rules of iptables is one of iptables too.
 func (m *Metrics) SyncFailed(w Writer, f service.Family) {
+	if w == IPTablesPartial {
+		m.count(restoreFailures, 1, f.String())
+	}
 	m.count([...]*series{restoreFailures, partialFailures, nftablesFailures}[w], 1, f.String())
 }
 
@@ -66,21 +70,19 @@ func (m *Metrics) EndpointChanges(n, pending int) {
 	m.set(endpointPending, float64(pending))
 }
 
-// NoLocalEndpoints says how many Services have a Local traffic policy and no endpoint
-// on this node; policy is "internal" or "external".
+// NoLocalEndpoints says how many Service ports have a Local traffic policy and endpoints,
+// but none on this node; policy is "internal" or "external".
 func (m *Metrics) NoLocalEndpoints(policy string, f service.Family, n int) {
 	m.set(noLocal, float64(n), policy, f.String())
 }
 
 // Requested says that a request to the API server was answered with a status code, or
-// with 0 not at all, and how long that took. The host is the server's host:port.
-func (m *Metrics) Requested(method, host string, code int, took time.Duration) {
-	text := strconv.Itoa(code)
-	if code == 0 {
-		text = "<error>" // as client-go has it
-	}
-	m.count(requests, 1, text, method, host)
-	m.observe(requestDuration, took, method, host)
+// not at all with "<error>". The host is the server's host:port.
+func (m *Metrics) Requested(code, method, host string) { m.count(requests, 1, code, method, host) }
+
+// RequestTook says how long the API server took to begin an answer.
+func (m *Metrics) RequestTook(verb, host string, took time.Duration) {
+	m.observe(requestDuration, took, verb, host)
 }
 
 // Record says that a connection has ended. It is meant for proxy.Config.Record and

@@ -79,8 +79,10 @@ func happen(m *status.Metrics) {
 	m.ServiceChanges(3, 2)
 	m.EndpointChanges(5, 4)
 	m.NoLocalEndpoints("external", service.IPv4, 6)
-	m.Requested("GET", "10.96.0.1:443", 200, 20*time.Millisecond)
-	m.Requested("GET", "10.96.0.1:443", 0, 5*time.Second)
+	m.Requested("200", "GET", "10.96.0.1:443")
+	m.Requested("<error>", "GET", "10.96.0.1:443")
+	m.RequestTook("GET", "10.96.0.1:443", 20*time.Millisecond)
+	m.RequestTook("GET", "10.96.0.1:443", 5*time.Second)
 	m.Error("source")
 }
 
@@ -99,7 +101,7 @@ func TestEventsOfTheControlPathAreCounted(t *testing.T) {
 			`kubeproxy_network_programming_duration_seconds{ip_family="IPv4"}`:           1,
 
 			`kubeproxy_sync_proxy_rules_iptables_restore_failures_total{ip_family="IPv4"}`:         1,
-			`kubeproxy_sync_proxy_rules_iptables_restore_failures_total{ip_family="IPv6"}`:         0,
+			`kubeproxy_sync_proxy_rules_iptables_restore_failures_total{ip_family="IPv6"}`:         1,
 			`kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total{ip_family="IPv6"}`: 1,
 			`kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family="IPv6"}`:            1,
 			`kubeproxy_sync_proxy_rules_iptables_total{ip_family="IPv4",table="nat"}`:              120,

@@ -79,11 +79,11 @@ var (
 	endpointChanges = &series{key: kubeproxy("sync_proxy_rules_endpoint_changes_total"), help: "Endpoint changes noticed.", kind: counter}
 	servicePending  = &series{key: kubeproxy("sync_proxy_rules_service_changes_pending"), help: "Service changes that are not in force yet.", kind: gauge}
 	serviceChanges  = &series{key: kubeproxy("sync_proxy_rules_service_changes_total"), help: "Service changes noticed.", kind: counter}
-	noLocal         = &series{key: kubeproxy("sync_proxy_rules_no_local_endpoints_total"), help: "Services with a Local traffic policy and no endpoint on this node.", kind: gauge, labels: []string{"traffic_policy", "ip_family"}}
+	noLocal         = &series{key: kubeproxy("sync_proxy_rules_no_local_endpoints_total"), help: "Service ports with a Local traffic policy and endpoints, but none on this node.", kind: gauge, labels: []string{"traffic_policy", "ip_family"}}
 	healthzTotal    = &series{key: kubeproxy("proxy_healthz_total"), help: "Answers to /healthz.", kind: counter, labels: byCode, preset: []string{"200", "503"}}
 	livezTotal      = &series{key: kubeproxy("proxy_livez_total"), help: "Answers to /livez.", kind: counter, labels: byCode, preset: []string{"200", "503"}}
 
-	restoreFailures  = &series{key: kubeproxy("sync_proxy_rules_iptables_restore_failures_total"), help: "Writings of all iptables rules that failed.", kind: counter, labels: byFamily, preset: families}
+	restoreFailures  = &series{key: kubeproxy("sync_proxy_rules_iptables_restore_failures_total"), help: "Writings of iptables rules that failed.", kind: counter, labels: byFamily, preset: families}
 	partialFailures  = &series{key: kubeproxy("sync_proxy_rules_iptables_partial_restore_failures_total"), help: "Writings of the changed iptables rules that failed.", kind: counter, labels: byFamily, preset: families}
 	nftablesFailures = &series{key: kubeproxy("sync_proxy_rules_nftables_sync_failures_total"), help: "Writings of nftables rules that failed.", kind: counter, labels: byFamily, preset: families}
 	rulesTotal       = &series{key: kubeproxy("sync_proxy_rules_iptables_total"), help: "Our rules that are in force.", kind: gauge, labels: byTable}

@@ -29,6 +29,8 @@ type Server struct {
 	Retry time.Duration
 	// Listening is told the address each time it is bound. May be nil.
 	Listening func(netip.AddrPort)
+	// Failed is told why the address cannot be bound, once for each cause. May be nil.
+	Failed func(error)
 	// Log takes failures; nil discards them.
 	Log *slog.Logger
 }
@@ -46,13 +48,18 @@ func (s Server) Run(ctx context.Context, handler http.Handler) error {
 	said := ""
 	for {
 		err := s.serve(ctx, handler)
-		switch {
-		case ctx.Err() != nil:
+		if ctx.Err() != nil {
 			return nil
+		}
+		news := err.Error() != said
+		said = err.Error()
+		if news && s.Failed != nil {
+			s.Failed(err)
+		}
+		switch {
 		case s.HardFail:
 			return err
-		case err.Error() != said:
-			said = err.Error()
+		case news:
 			s.Log.Error("cannot serve; trying again until the address is free", "every", s.Retry.String(), "error", err)
 		}
 		select {

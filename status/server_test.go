@@ -87,15 +87,17 @@ func TestServerSaysOnceThatItCannotBind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log, text := newLog()
 		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error)
-		go func() { ended <- status.Server{Address: "127.0.0.1:99999", Log: log}.Run(ctx, say("")) }()
+		ended, told := make(chan error), 0
+		go func() {
+			ended <- status.Server{Address: "127.0.0.1:99999", Failed: func(error) { told++ }, Log: log}.Run(ctx, say(""))
+		}()
 		time.Sleep(time.Minute)
 		cancel()
 		if err := <-ended; err != nil {
 			t.Errorf("ended with %v, want nil: nobody asked for a hard failure", err)
 		}
-		if n := text.count("cannot serve"); n != 1 {
-			t.Errorf("said %d times, want once:\n%s", n, text)
+		if n := text.count("cannot serve"); n != 1 || told != 1 {
+			t.Errorf("said %d times and told %d times, want once:\n%s", n, told, text)
 		}
 	})
 }
@@ -104,7 +106,13 @@ func TestServerEndsAtOnceOnATakenAddressIfToldSo(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	check(t, err)
 	defer func() { check(t, taken.Close()) }()
-	err = status.Server{Name: "metrics", Address: taken.Addr().String(), HardFail: true}.Run(context.Background(), say(""))
+	var failed error
+	err = status.Server{
+		Name: "metrics", Address: taken.Addr().String(), HardFail: true, Failed: func(err error) { failed = err },
+	}.Run(context.Background(), say(""))
+	if failed == nil {
+		t.Error("nobody was told of the failure")
+	}
 	if err == nil || !strings.Contains(err.Error(), "serve metrics") || !strings.Contains(err.Error(), "in use") {
 		t.Errorf("ended with %v, want what could not be served and why", err)
 	}

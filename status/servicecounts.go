@@ -16,7 +16,7 @@ func serviceDesc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	serviceConnections = serviceDesc("connections_total", "Connections taken from the listener of a Service port.")
+	serviceConnections = serviceDesc("connections_total", "Connections taken from the listeners of a Service port.")
 	serviceActive      = serviceDesc("connections_active", "Connections of a Service port that have a backend and have not ended.")
 	serviceBytes       = serviceDesc("bytes_total", "Bytes relayed for a Service port, client to backend (up) and back (down), counted when a connection ends.", "direction")
 	serviceDialsFailed = serviceDesc("dial_failures_total", "Dials of a Service port's endpoints that failed.")

@@ -36,7 +36,7 @@ func TestAffinityHoldsWhicheverObjectCameFirstAndAfterScalingToZero(t *testing.T
 	c := newCluster(t)
 	c.serveAll("pod-a", "pod-b")
 	pods := []string{podA, podB}
-	const seconds = 3
+	const seconds = 5
 	c.apply("slice-before-service", newSlice("slice-first", pods))
 	c.apply("service", newService("service-first", "10.96.0.22", sticky(seconds)))
 	c.apply("scaled", newService("scaled", "10.96.0.23", sticky(seconds)), newSlice("scaled", pods))
@@ -66,9 +66,9 @@ func TestAffinityHoldsWhicheverObjectCameFirstAndAfterScalingToZero(t *testing.T
 	}
 	same := func(pinned string) string { return pinned }
 	wantAll("at once,", same)
-	time.Sleep(1800 * time.Millisecond)
+	time.Sleep(2600 * time.Millisecond)
 	wantAll("later,", same)
-	time.Sleep(1800 * time.Millisecond) // more than the timeout after the first connection
+	time.Sleep(2600 * time.Millisecond) // more than the timeout after the first connection
 	wantAll("later still,", same)
 	time.Sleep(seconds*time.Second + 50*time.Millisecond)
 	wantAll("after the timeout,", other) // the rotation had stopped before the other pod

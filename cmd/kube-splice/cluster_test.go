@@ -40,7 +40,14 @@ type served struct {
 // newServed returns a cluster with a running API server that knows the node.
 func newServed(t *testing.T) *served {
 	t.Helper()
-	s := &served{cluster: newCluster(t)}
+	return newServedIn(newCluster(t))
+}
+
+// newServedIn gives a cluster a running API server that knows the node.
+func newServedIn(c *cluster) *served {
+	t := c.t
+	t.Helper()
+	s := &served{cluster: c}
 	var err error
 	s.dir, err = os.MkdirTemp("", "cp") // short, for the sockets in it
 	check(t, err)
@@ -81,7 +88,8 @@ func (s *served) startAPI() {
 		started: make(chan error, 1), exited: make(chan struct{}),
 	}
 	c.cmd = exec.Command(controlPlaneProgram(s.t), "-dir", s.dir, "-bind", lab.NodeIP,
-		"-port", strconv.Itoa(apiPort), "-service-cidr", lab.ServiceCIDR, "-authorization-mode", "RBAC")
+		"-port", strconv.Itoa(apiPort), "-service-cidr", lab.ServiceCIDR, "-authorization-mode", "RBAC",
+		"-extra=--allow-privileged=true") // as every installer has it
 	c.cmd.Stdout, c.cmd.Stderr = &c.out, &c.log
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	go c.run(s.Node)

@@ -113,9 +113,15 @@ func (a *api) removeByForce(pod string) {
 // Service's name.
 func (a *api) runPod(service, name, address string) {
 	a.tb.Helper()
+	a.runPodOn("node", service, name, address)
+}
+
+// runPodOn is runPod on any node.
+func (a *api) runPodOn(node, service, name, address string) {
+	a.tb.Helper()
 	a.create(podObjects, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": service}},
-		Spec:       corev1.PodSpec{NodeName: "node", Containers: []corev1.Container{{Name: "web", Image: "none"}}},
+		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "web", Image: "none"}}},
 	})
 	a.patch(podObjects+"/"+name+"/status", fmt.Sprintf(`{"status":{"phase":"Running","podIP":%q,"podIPs":[{"ip":%q}]}}`, address, address))
 	a.setReady(name, true)

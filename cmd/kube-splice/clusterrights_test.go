@@ -34,22 +34,29 @@ func (s *served) useAccount() {
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "default", Name: meta.Name}},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: meta.Name},
 	})
+	s.kubeconfig = s.kubeconfigOf(accounts + "/" + meta.Name)
+}
+
+// kubeconfigOf writes a kubeconfig with a token of a ServiceAccount, and returns its path.
+func (s *served) kubeconfigOf(account string) string {
+	s.t.Helper()
 	request := &authenticationv1.TokenRequest{}
-	s.create(accounts+"/"+meta.Name+"/token", request)
+	s.create(account+"/token", request)
 	config, err := clientcmd.LoadFromFile(s.kubeconfig)
 	check(s.t, err)
 	for _, user := range config.AuthInfos {
 		user.Token = request.Status.Token
 	}
-	s.kubeconfig = filepath.Join(s.t.TempDir(), "kubeconfig")
-	check(s.t, clientcmd.WriteToFile(*config, s.kubeconfig))
+	path := filepath.Join(s.t.TempDir(), "kubeconfig")
+	check(s.t, clientcmd.WriteToFile(*config, path))
+	return path
 }
 
-// allow lets the ServiceAccount list and watch resources, such as "services", and
-// nothing else.
+// allow lets the ServiceAccount list and watch resources, such as "services", create
+// Events, and nothing else.
 func (s *served) allow(resources ...string) {
 	s.t.Helper()
-	var rules []string
+	rules := []string{`{"apiGroups":["events.k8s.io"],"resources":["events"],"verbs":["create"]}`}
 	for _, r := range resources {
 		name, group, _ := strings.Cut(r, ".")
 		rules = append(rules, fmt.Sprintf(`{"apiGroups":[%q],"resources":[%q],"verbs":["list","watch"]}`, group, name))
@@ -76,6 +83,7 @@ func TestClusterRightsThatAreMissingAreNamedAndAwaited(t *testing.T) {
 
 	for i, missing := range all {
 		s.allow(slices.Delete(slices.Clone(all), i, i+1)...)
+		rules := s.ourRules()
 		p := s.launch("")
 		eventually(t, func() error { return wantForbidden(p, missing) })
 		time.Sleep(2 * time.Second) // for what must not happen: another line, or ready
@@ -83,6 +91,10 @@ func TestClusterRightsThatAreMissingAreNamedAndAwaited(t *testing.T) {
 			t.Errorf("%d warnings, want one:\n%s", n, p.said.text())
 		}
 		check(t, wantSaid(p, "msg=ready", 0))
+		if now := s.ourRules(); !slices.Equal(now, rules) {
+			t.Errorf("without the right to read %s, rules were changed from\n%v\nto\n%v", missing, rules, now)
+		}
+		s.awaitHealth(503, false)
 		s.allow(all...)
 		p.waitReady()
 		wantAnswer(t, s.Outside, webAddress, "pod-a")

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/kube-splice/kube-splice/lab"
 )
 
@@ -64,6 +66,27 @@ func TestClusterServicesReachTheReadyPodsThatTheySelect(t *testing.T) {
 	s.delete(serviceObjects + "/web")
 	within(t, 2*time.Second, func() error { return unserved(s.Outside, webAddress) })
 	s.wantReached([]string{"10.96.0.20:80"}, "pod-c")
+}
+
+func TestClusterPodsThatArePublishedBeforeTheyAreReadyAreServed(t *testing.T) {
+	t.Parallel()
+	s := newServed(t)
+	s.serveAll("pod-a")
+	s.start()
+	s.create(serviceObjects, newService("web", "10.96.0.10", selecting, func(web *corev1.Service) {
+		web.Spec.PublishNotReadyAddresses = true
+	}))
+	s.runPod("web", "web-1", podA)
+	s.setReady("web-1", false)
+	s.awaitReady("web", podA)
+	s.wantReached([]string{webAddress}, "pod-a")
+	s.delete(podObjects + "/web-1")
+	s.awaitReady("web", podA)
+	s.wantReached([]string{webAddress}, "pod-a")
+
+	s.patch(serviceObjects+"/web", `{"spec":{"publishNotReadyAddresses":false}}`)
+	s.awaitReady("web")
+	within(t, patience, func() error { return unserved(s.Outside, webAddress) })
 }
 
 // soonOnly waits until a pod has all new connections, as it must in a second.

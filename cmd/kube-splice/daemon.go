@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"log/slog"
-	"slices"
 	"time"
 
 	"github.com/kube-splice/kube-splice/proxy"
@@ -15,6 +14,7 @@ import (
 type ruleWriter interface {
 	Sync(context.Context, redirect.Rules) error
 	Intact(context.Context) (bool, error)
+	Counts() []redirect.TableCount
 }
 
 // daemon is the loop that brings each Snapshot to the listeners and then to the
@@ -23,7 +23,8 @@ type ruleWriter interface {
 // slow iptables programs never hold up a change of endpoints, which needs no rule.
 type daemon struct {
 	proxy     *proxy.Proxy
-	rules     ruleWriter // nil: there are none
+	rules     ruleWriter                                  // nil: there are none
+	pods      func(*service.Snapshot) redirect.PodTraffic // how packets of pods are told; nil: they are not
 	observer  *observer
 	period    time.Duration
 	minPeriod time.Duration
@@ -50,8 +51,10 @@ type daemon struct {
 type outcome struct {
 	wrote    redirect.Rules
 	synced   bool // else they were only looked at, and all there
+	full     bool // any rule might have to be written, else only those that changed
 	repaired bool
 	took     time.Duration
+	counts   []redirect.TableCount // of rules, after they were written
 	err      error
 }
 
@@ -108,11 +111,11 @@ func (d *daemon) startDue(ctx context.Context) time.Duration {
 	switch {
 	case d.rules == nil || d.job != nil:
 	case d.dirty && !now.Before(d.syncAt):
-		d.start(ctx, d.sync)
+		d.start(ctx, d.sync(d.fullAt.IsZero() || d.trouble != ""))
 	case d.dirty:
 		next = earlier(next, d.syncAt)
 	case !now.Before(d.fullAt):
-		d.start(ctx, d.sync)
+		d.start(ctx, d.sync(true))
 	case !now.Before(d.checkAt):
 		d.start(ctx, d.look)
 	default:
@@ -131,13 +134,16 @@ func (d *daemon) open() {
 		d.openWait.reset()
 	}
 	want := redirect.Rules{Bindings: opened.Bindings, NodeIPs: d.snap.NodeIPs}
+	if d.pods != nil {
+		want.Pods = d.pods(d.snap)
+	}
 	if d.rules == nil {
 		d.want = want
 		d.settle()
 		return
 	}
 	first := d.fullAt.IsZero()
-	if first || !slices.Equal(want.Bindings, d.want.Bindings) || !slices.Equal(want.NodeIPs, d.want.NodeIPs) {
+	if first || !want.Equal(d.want) {
 		d.want, d.dirty = want, true
 	} else if !d.dirty && d.job == nil {
 		d.settle() // there are no rules to wait for
@@ -165,11 +171,14 @@ func (d *daemon) start(ctx context.Context, job func(context.Context, redirect.R
 	go func() { done <- job(ctx, want) }()
 }
 
-// sync writes the rules.
-func (d *daemon) sync(ctx context.Context, want redirect.Rules) outcome {
-	started := time.Now()
-	err := d.rules.Sync(ctx, want)
-	return outcome{wrote: want, synced: true, took: time.Since(started), err: err}
+// sync returns the job that writes the rules: full says that any may need it, and not
+// only those that changed.
+func (d *daemon) sync(full bool) func(context.Context, redirect.Rules) outcome {
+	return func(ctx context.Context, want redirect.Rules) outcome {
+		started := time.Now()
+		err := d.rules.Sync(ctx, want)
+		return outcome{wrote: want, synced: true, full: full, took: time.Since(started), counts: d.rules.Counts(), err: err}
+	}
 }
 
 // look writes the rules only if some are missing.
@@ -178,7 +187,7 @@ func (d *daemon) look(ctx context.Context, want redirect.Rules) outcome {
 	if err != nil || intact {
 		return outcome{wrote: want, err: err}
 	}
-	out := d.sync(ctx, want)
+	out := d.sync(true)(ctx, want)
 	out.repaired = true
 	return out
 }
@@ -189,7 +198,7 @@ func (d *daemon) finish(ctx context.Context, out outcome) {
 	d.job = nil
 	now := time.Now()
 	if out.synced && ctx.Err() == nil {
-		d.observer.synced(out.took, out.err)
+		d.observer.synced(out)
 	}
 	if out.err != nil {
 		d.dirty = true

@@ -172,7 +172,7 @@ func askUDP(from *lab.Namespace, address string) (string, error) {
 		return "", err
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(2 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		return "", err
 	}
 	if _, err := fmt.Fprint(conn, "?"); err != nil {

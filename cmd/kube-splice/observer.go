@@ -16,6 +16,7 @@ import (
 
 	"github.com/kube-splice/kube-splice/proxy"
 	"github.com/kube-splice/kube-splice/service"
+	"github.com/kube-splice/kube-splice/source"
 	"github.com/kube-splice/kube-splice/status"
 )
 
@@ -28,25 +29,35 @@ type observer struct {
 	health    *status.Health
 	metrics   *status.Metrics
 	checks    *status.NodePortHealth
+	events    events
 
-	last    *service.Snapshot
-	pending changes // not in force yet
+	last     *service.Snapshot
+	pending  changes           // not in force yet
+	triggers []service.Trigger // of these
 }
 
 // newObserver returns an observer that nobody can ask yet. Close ends it.
 func newObserver(o options, node string, log *slog.Logger) (*observer, error) {
-	metrics, err := status.NewMetrics(status.MetricsConfig{Version: programVersion(), Profiling: o.profiling, Log: log})
+	c := o.kubeProxy.config
+	metrics, err := status.NewMetrics(status.MetricsConfig{
+		Version: programVersion(), Config: c, Profiling: c.EnableProfiling, Statsd: o.statsdAddress, Log: log,
+	})
 	if err != nil {
 		return nil, err
+	}
+	events := events{node: node}
+	if o.manifests == "" {
+		events.to = source.NewEvents(node)
 	}
 	health := status.NewHealth(status.HealthConfig{Timeout: 2 * o.syncPeriod, Metrics: metrics})
 	checks := status.NewNodePortHealth(status.NodePortHealthConfig{
 		Healthy: health.Healthy,
 		Failed: func(c status.HealthCheck, err error) {
 			log.Error("cannot answer at a healthCheckNodePort; trying again", "service", c.Namespace+"/"+c.Service, "port", c.Port, "error", err)
+			events.noHealthCheck(c, err)
 		},
 	})
-	return &observer{node: node, manifests: o.manifests != "", health: health, metrics: metrics, checks: checks}, nil
+	return &observer{node: node, manifests: o.manifests != "", health: health, metrics: metrics, checks: checks, events: events}, nil
 }
 
 func (ob *observer) close() {
@@ -63,25 +74,36 @@ func (ob *observer) queued(snap *service.Snapshot) {
 	ob.pending.endpoints += now.endpoints
 	ob.metrics.ServiceChanges(now.services, ob.pending.services)
 	ob.metrics.EndpointChanges(now.endpoints, ob.pending.endpoints)
+	ob.triggers = append(ob.triggers, snap.Triggers[:min(len(snap.Triggers), service.MostTriggers-len(ob.triggers))]...)
+	without := countWithoutLocal(snap)
 	node := snap.Node
 	node.Known = node.Known || ob.manifests
 	ob.health.SyncNode(node)
 	for _, f := range families {
 		ob.health.QueuedUpdate(f)
 		ob.metrics.Queued(f)
+		ob.metrics.NoLocalEndpoints("internal", f, without[f].internal)
+		ob.metrics.NoLocalEndpoints("external", f, without[f].external)
 	}
 }
 
-// synced says what came of writing rules, and how long it took.
-func (ob *observer) synced(took time.Duration, err error) {
-	if err != nil {
+// synced says what came of writing rules.
+func (ob *observer) synced(out outcome) {
+	for _, c := range out.counts {
+		ob.metrics.Rules(c.Table, c.Family, c.Total, c.Written)
+	}
+	writer := status.IPTables
+	if !out.full {
+		writer = status.IPTablesPartial
+	}
+	if out.err != nil {
 		ob.metrics.Error("rules")
 	}
 	for _, f := range families {
-		if err != nil {
-			ob.metrics.SyncFailed(status.IPTables, f)
+		if out.err != nil {
+			ob.metrics.SyncFailed(writer, f)
 		} else {
-			ob.metrics.Synced(f, true, took)
+			ob.metrics.Synced(f, out.full, out.took)
 		}
 	}
 }
@@ -91,6 +113,10 @@ func (ob *observer) inForce(snap *service.Snapshot) {
 	for _, f := range families {
 		ob.health.Updated(f)
 	}
+	for _, t := range ob.triggers {
+		ob.metrics.Programmed(t.Family, time.Since(t.At))
+	}
+	ob.triggers = nil
 	ob.pending = changes{}
 	ob.metrics.ServiceChanges(0, 0)
 	ob.metrics.EndpointChanges(0, 0)
@@ -105,13 +131,14 @@ func (ob *observer) inForce(snap *service.Snapshot) {
 func (ob *observer) serve(ctx context.Context, o options, stderr io.Writer, log *slog.Logger) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	c := o.kubeProxy.config
 	var running sync.WaitGroup
 	errs := make(chan error, 2)
-	start := func(name, address string, handler http.Handler) {
+	start := func(name, address, failure string, handler http.Handler) {
 		if address == "" {
 			return
 		}
-		server := status.Server{Name: name, Address: address, HardFail: o.hardFail, Log: log}
+		server := status.Server{Name: name, Address: address, HardFail: c.BindAddressHardFail, Failed: ob.events.notServing(failure), Log: log}
 		running.Go(func() {
 			if err := server.Run(ctx, handler); err != nil {
 				errs <- err
@@ -119,8 +146,8 @@ func (ob *observer) serve(ctx context.Context, o options, stderr io.Writer, log 
 			}
 		})
 	}
-	start("health (--healthz-bind-address)", o.healthzAddress, ob.health)
-	start("metrics (--metrics-bind-address)", o.metricsAddress, ob.metrics)
+	start("health (--healthz-bind-address)", c.HealthzBindAddress, "FailedToStartProxierHealthcheck", ob.health)
+	start("metrics (--metrics-bind-address)", c.MetricsBindAddress, "FailedToStartMetricServer", ob.metrics)
 	running.Go(func() { ob.dumpAtSignal(ctx, stderr, log) })
 	running.Wait()
 	close(errs)
@@ -186,15 +213,17 @@ func healthChecks(snap *service.Snapshot, node string) []status.HealthCheck {
 	return checks
 }
 
-// checkHostPort returns why address is no host:port to listen on.
-func checkHostPort(address string) error {
+// checkStatsd returns why address is no host:port to send to.
+func checkStatsd(address string) error {
 	host, port, err := net.SplitHostPort(address)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
+	case host == "":
+		return errors.New("want a host before the port")
 	}
-	if _, err := netip.ParseAddr(host); err != nil && host != "" {
-		return errors.New("want an IP address before the port")
+	if n, err := net.LookupPort("udp", port); err != nil || n == 0 {
+		return errors.New("want a port from 1 to 65535")
 	}
-	_, err = net.LookupPort("tcp", port)
-	return err
+	return nil
 }

@@ -152,7 +152,7 @@ func checkGap(t *testing.T, attempts []attempt, down, up time.Time) {
 			t.Errorf("an attempt hung: %v", a)
 		}
 	}
-	if after < 10 {
+	if after < 3 {
 		t.Errorf("only %d attempts after the restart", after)
 	}
 }

@@ -15,15 +15,18 @@ import (
 
 // runProxy runs the proxy until ctx ends, then drains it.
 func runProxy(ctx context.Context, env environment, o options) error {
-	if err := o.validate(); err != nil {
+	log, node, err := prepare(env, &o)
+	if err != nil {
 		return err
 	}
-	log := newLog(env.Stderr, o.logFormat, o.verbosity)
-	node, err := o.nodeName()
+	ctx, cancel := o.kubeProxy.untilFileChanges(ctx, log)
+	defer cancel()
+	ob, err := newObserver(o, node, log)
 	if err != nil {
-		return fmt.Errorf("find this node's name (give --hostname-override): %w", err)
+		return err
 	}
-	from, place, err := openServices(env, o, node, log)
+	defer ob.close()
+	from, place, err := openServices(env, o, ob, log)
 	if err != nil {
 		return err
 	}
@@ -35,24 +38,35 @@ func runProxy(ctx context.Context, env environment, o options) error {
 		return err
 	}
 	defer in.close()
+	o.kubeProxy.say(log)
+	o.kubeProxy.applyToKernel(o.manifests == "", log)
 	records, err := openConnectionLog(env, o, log)
 	if err != nil {
 		return err
 	}
 	defer records.close()
 	log.Info("starting", "version", versionText(), "node", node, "services", place, "redirect", in.name, "listener ports kept", len(in.kept))
-	ob, err := newObserver(o, node, log)
-	if err != nil {
-		return err
-	}
-	defer ob.close()
+	ob.events.started()
 	config := proxyConfig(o, in, both(ob.metrics.Record, records.record), log)
-	d := &daemon{proxy: proxy.New(config), rules: in.rules, observer: ob, period: o.syncPeriod, minPeriod: o.minSyncPeriod, log: log}
+	config.Trouble = ob.events.trouble
+	d := &daemon{proxy: proxy.New(config), rules: in.rules, pods: o.pods, observer: ob, period: o.syncPeriod, minPeriod: o.minSyncPeriod, log: log}
 	ob.metrics.Watch(d.proxy, records.log)
 	err = serve(ctx, env, o, d, from)
 	in.close()
 	drain(env, d.proxy, o, log)
 	return err
+}
+
+// prepare checks the options and returns the log and this node's name.
+func prepare(env environment, o *options) (log *slog.Logger, node string, err error) {
+	if err := o.validate(); err != nil {
+		return nil, "", err
+	}
+	log = newLog(env.Stderr, o.kubeProxy.config.Logging.Format, int(o.kubeProxy.config.Logging.Verbosity))
+	if node, err = o.nodeName(); err != nil {
+		return nil, "", fmt.Errorf("find this node's name (give --hostname-override): %w", err)
+	}
+	return log, node, nil
 }
 
 func proxyConfig(o options, in *redirection, record func(proxy.Record), log *slog.Logger) proxy.Config {
@@ -89,7 +103,7 @@ func openRedirection(ctx context.Context, o options, log *slog.Logger) (*redirec
 	if err != nil {
 		return nil, err
 	}
-	alone, err := standAlone()
+	alone, err := standAlone(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +144,8 @@ func serve(ctx context.Context, env environment, o options, d *daemon, from serv
 // be called from one goroutine only.
 func replace(snapshots chan *service.Snapshot, snap *service.Snapshot) {
 	select {
-	case <-snapshots:
+	case missed := <-snapshots:
+		snap = snap.InPlaceOf(missed)
 	default:
 	}
 	snapshots <- snap
@@ -143,6 +158,6 @@ func drain(env environment, p *proxy.Proxy, o options, log *slog.Logger) {
 	log.Info("stopping: no new connections", "open connections", p.Counts().Active, "drain timeout", o.drainTimeout)
 	p.Shutdown(ctx)
 	c := p.Counts()
-	log.Info("stopped", "connections", c.Accepted, "not led here", c.RefusedDirect,
+	log.Info("stopped", "connections", c.Accepted, "not led here", c.RefusedDirect, "denied", c.Denied,
 		"without an endpoint", c.NoEndpoints, "without an answer", c.DialFailed, "failed dials", c.FailedTries, "affinity records evicted", c.Evicted)
 }

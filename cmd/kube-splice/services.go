@@ -16,18 +16,25 @@ type services interface {
 }
 
 // openServices returns the source that the options name, and that name.
-func openServices(env environment, o options, node string, log *slog.Logger) (services, string, error) {
+func openServices(env environment, o options, ob *observer, log *slog.Logger) (services, string, error) {
 	if o.manifests != "" {
-		return &source.Manifests{Path: o.manifests, Stdin: env.Stdin, NodeName: node, KnownBalancer: knownBalancer, Log: log}, o.manifests, nil
+		return &source.Manifests{Path: o.manifests, Stdin: env.Stdin, NodeName: ob.node, KnownBalancer: knownBalancer, Log: log}, o.manifests, nil
 	}
-	config, err := source.ClusterAccess(o.master, o.kubeconfig)
+	source.RouteClientLogs(log)
+	client := o.kubeProxy.config.ClientConnection
+	config, err := source.ClusterAccess(o.kubeProxy.flags.master, client.Kubeconfig)
 	if errors.Is(err, source.ErrNoCluster) {
 		return nil, "", usagef("no source of Services: give --manifests PATH (a file or folder, or - for standard input) or --kubeconfig FILE; this is no pod of a cluster")
 	}
 	if err != nil {
 		return nil, "", err
 	}
-	return &source.Kubernetes{Config: config, NodeName: node, KnownBalancer: knownBalancer, Log: log}, config.Host, nil
+	config.QPS, config.Burst = client.QPS, int(client.Burst)
+	config.ContentType, config.AcceptContentTypes = client.ContentType, client.AcceptContentTypes
+	return &source.Kubernetes{
+		Config: config, NodeName: ob.node, KnownBalancer: knownBalancer,
+		Events: ob.events.to, Requests: ob.metrics, Log: log,
+	}, config.Host, nil
 }
 
 func knownBalancer(name string) bool {

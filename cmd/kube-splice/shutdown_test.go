@@ -6,6 +6,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/kube-splice/kube-splice/lab"
 )
 
 // terminate sends SIGTERM and demands that new clients are refused at once.
@@ -65,7 +67,7 @@ func TestTerminatedProgramLetsConnectionsFinish(t *testing.T) {
 	}
 	select {
 	case <-p.exited:
-	case <-time.After(3 * time.Second):
+	case <-time.After(patience):
 		t.Error("the program goes on though its last connection has ended")
 	}
 	if r := p.finish(1)[0]; r.Close != "client-closed" || r.Up != 6 || r.Down != 5 {
@@ -77,11 +79,11 @@ func TestTerminatedProgramResetsConnectionsAfterTheDrainTimeout(t *testing.T) {
 	t.Parallel()
 	const drain = 1500 * time.Millisecond
 	c, p, conn, backend := heldConnection(t, "--drain-timeout", drain.String())
-	signalled := time.Now()
+	signalled, watch := time.Now(), lab.StartStopwatch()
 	p.terminate(c)
 	wantReset(t, "client", conn, 0)
 	wantReset(t, "backend", backend, 0)
-	if took := time.Since(signalled); took < drain || took > drain+time.Second {
+	if took := time.Since(signalled); took < drain || watch.Elapsed() > drain+time.Second {
 		t.Errorf("the connection was reset after %v, want %v", took, drain)
 	}
 	if r := p.finish(1)[0]; r.Close != "shutdown" || r.Up != 6 || r.Down != 0 {
@@ -96,11 +98,11 @@ func TestSecondSignalEndsTheProgramAtOnce(t *testing.T) {
 		p.terminate(c)
 		time.Sleep(200 * time.Millisecond)
 		p.running()
-		signalled := time.Now()
+		watch := lab.StartStopwatch()
 		if status := p.kill(second); status != exitOK {
 			t.Errorf("exit status %d, want %d", status, exitOK)
 		}
-		if took := time.Since(signalled); took > 2*time.Second {
+		if took := watch.Elapsed(); took > 2*time.Second {
 			t.Errorf("the program went on for %v", took)
 		}
 		wantReset(t, "client", conn, 0)
@@ -133,9 +135,9 @@ func TestIdleProgramEndsAtOnce(t *testing.T) {
 	p := c.start()
 	answers(t, c.client(), webAddress, 5)
 	rules := len(c.ourRules())
-	started := time.Now()
+	watch := lab.StartStopwatch()
 	p.finish(5)
-	if took := time.Since(started); took > 2*time.Second {
+	if took := watch.Elapsed(); took > 2*time.Second {
 		t.Errorf("the program took %v to end", took)
 	}
 	if left := len(c.ourRules()); left != rules || rules == 0 {

@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/kube-splice/kube-splice/lab"
 )
 
 // small gives the program one Service with one pod, and a client to ask.
@@ -102,8 +104,8 @@ func TestProgramToldToStopWhileItStartsEndsWell(t *testing.T) {
 	check(t, os.WriteFile(slow+"/iptables-save", []byte("#!/bin/sh\n: >"+asked+"\nexec sleep 5\n"), 0o755))
 	p := c.launch("PATH=" + slow + ":$PATH")
 	eventually(t, func() error { _, err := os.Stat(asked); return err })
-	started := time.Now()
-	if code := p.kill(syscall.SIGTERM); code != exitOK || time.Since(started) > 4*time.Second {
-		t.Errorf("exit status %d after %v: %s", code, time.Since(started), p.said.text())
+	watch := lab.StartStopwatch()
+	if code := p.kill(syscall.SIGTERM); code != exitOK || watch.Elapsed() > 4*time.Second {
+		t.Errorf("exit status %d after %v: %s", code, watch.Elapsed(), p.said.text())
 	}
 }

@@ -36,6 +36,18 @@ func wantPage(t testing.TB, from *lab.Namespace, url string, code int, text stri
 	}
 }
 
+// awaitSeries waits until /metrics has a line that begins so.
+func awaitSeries(t testing.TB, c *cluster, series string) {
+	t.Helper()
+	eventually(t, func() error {
+		_, body, err := get(c.Node, "http://127.0.0.1:10249/metrics")
+		if err == nil && !strings.Contains(body, "\n"+series) {
+			err = fmt.Errorf("no series %q", series)
+		}
+		return err
+	})
+}
+
 func TestHealthModeAndMetricsAreServedWhereKubeProxyServesThem(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -58,14 +70,7 @@ func TestHealthModeAndMetricsAreServedWhereKubeProxyServesThem(t *testing.T) {
 	counted := func(services, endpoints int) {
 		t.Helper()
 		for name, n := range map[string]int{"service": services, "endpoint": endpoints} {
-			series := fmt.Sprintf("kubeproxy_sync_proxy_rules_%s_changes_total %d\n", name, n)
-			eventually(t, func() error {
-				_, body, err := get(c.Node, "http://127.0.0.1:10249/metrics")
-				if err == nil && !strings.Contains(body, series) {
-					err = fmt.Errorf("no series %q", series)
-				}
-				return err
-			})
+			awaitSeries(t, c, fmt.Sprintf("kubeproxy_sync_proxy_rules_%s_changes_total %d\n", name, n))
 		}
 		wantPage(t, c.Node, "http://127.0.0.1:10249/metrics", 200, "kubeproxy_sync_proxy_rules_service_changes_pending 0\n")
 	}
@@ -74,6 +79,9 @@ func TestHealthModeAndMetricsAreServedWhereKubeProxyServesThem(t *testing.T) {
 	counted(1, 2)
 	c.apply("web", newService("web", "10.96.0.11"), newSlice("web", []string{podB}))
 	counted(2, 2)
+	for _, kind := range []string{"full", "partial"} { // at the start, and for the change
+		awaitSeries(t, c, "kubeproxy_sync_"+kind+`_proxy_rules_duration_seconds_count{ip_family="IPv4"} `)
+	}
 	check(t, p.cmd.Process.Signal(syscall.SIGUSR1))
 	eventually(t, func() error { return wantSaid(p, "counter kubesplice.service_connections_ended_total", 1) })
 	c.remove("web")

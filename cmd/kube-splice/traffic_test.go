@@ -22,8 +22,8 @@ type traffic struct {
 // attempt is one request on a connection of its own.
 type attempt struct {
 	at   time.Time
-	took time.Duration
-	who  string // the pod that answered
+	took time.Duration // as a lab.Stopwatch measures
+	who  string        // the pod that answered
 	err  error
 }
 
@@ -51,11 +51,11 @@ func askSteadily(t testing.TB, from *lab.Namespace, address string, pause time.D
 }
 
 func (f *traffic) ask(from *lab.Namespace, address string, at time.Time) {
-	started := time.Now()
+	watch := lab.StartStopwatch()
 	who, err := ask(from, address)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.attempts = append(f.attempts, attempt{at, time.Since(started), who, err})
+	f.attempts = append(f.attempts, attempt{at, watch.Elapsed(), who, err})
 }
 
 // stop ends the traffic, if it has not ended yet, and returns all attempts.

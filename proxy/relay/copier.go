@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"io"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -67,7 +66,7 @@ type side struct {
 // copy moves bytes from src to dst until src ends or either fails, passes the end
 // on, and returns how many bytes src's peer got written to dst.
 func (p *pairState) copy(dst, src *side) int64 {
-	n, err := io.Copy(dst.conn, src.conn)
+	n, err := copyToEnd(dst.conn, src.conn)
 	switch {
 	case err != nil:
 		p.failed(dst, src, err)

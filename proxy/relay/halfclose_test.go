@@ -64,7 +64,7 @@ func TestHalfClosedPairWithoutTrafficIsEnded(t *testing.T) {
 
 // The FIN waits behind data that the backend never takes.
 func TestPairOfAClientThatHasGoneDoesNotOutliveItByAHangingBackend(t *testing.T) {
-	onEveryEngine(t, relay.Limits{HalfClosed: 400 * time.Millisecond}, func(t *testing.T, p *pair) {
+	onEveryEngine(t, relay.Limits{HalfClosed: 2 * time.Second}, func(t *testing.T, p *pair) {
 		check(t, p.client.SetWriteDeadline(time.Now().Add(500*time.Millisecond)))
 		flood(p.client)
 		check(t, p.client.CloseWrite())
@@ -95,14 +95,14 @@ func TestIdleLimitHoldsForHalfClosedPairsToo(t *testing.T) {
 }
 
 func TestHalfClosedPairLivesWhileBytesMove(t *testing.T) {
-	limit := 400 * time.Millisecond
+	limit := 2 * time.Second
 	onEveryEngine(t, relay.Limits{HalfClosed: limit}, func(t *testing.T, p *pair) {
 		check(t, p.client.CloseWrite())
 		_, err := drain(t, p.backend)
 		check(t, err)
-		go trickle(p.backend, limit/2, 8)
-		if n, err := drain(t, p.client); n != 8 || err != nil {
-			t.Errorf("client read %d of 8 trickled bytes (%v)", n, err)
+		go trickle(p.backend, limit/8, 12)
+		if n, err := drain(t, p.client); n != 12 || err != nil {
+			t.Errorf("client read %d of 12 trickled bytes (%v)", n, err)
 		}
 	})
 }
@@ -130,10 +130,10 @@ func TestOpenPairIsNotTouchedByTheHalfClosedLimit(t *testing.T) {
 }
 
 func TestIdleLimitEndsAnOpenPairOnlyWhenNothingMoves(t *testing.T) {
-	limit := 400 * time.Millisecond
+	limit := 2 * time.Second
 	onEveryEngine(t, relay.Limits{Idle: limit}, func(t *testing.T, p *pair) {
-		for range 6 {
-			time.Sleep(limit / 2)
+		for range 12 {
+			time.Sleep(limit / 8)
 			send(t, p.client, 1)
 			receive(t, p.backend, 1)
 		}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kube-splice/kube-splice/lab"
 	"github.com/kube-splice/kube-splice/proxy/relay"
 )
 
@@ -53,11 +54,11 @@ func TestClientResetReachesTheBackendAtOnce(t *testing.T) {
 		send(t, p.client, 4)
 		receive(t, p.backend, 4)
 		abort(t, p.client)
-		started := time.Now()
+		watch := lab.StartStopwatch()
 		if _, err := drain(t, p.backend); !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("backend read %v, want connection reset", err)
 		}
-		if took := time.Since(started); took > time.Second {
+		if took := watch.Elapsed(); took > time.Second {
 			t.Errorf("the reset took %v", took)
 		}
 		p.wantCause(t, relay.ClientReset)

@@ -1,0 +1,119 @@
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/gaissmai/bart"
+
+	"github.com/kube-splice/kube-splice/service"
+)
+
+// front is what a connection has to know of its Service port, worked out once a change
+// and not once a connection. It is immutable.
+type front struct {
+	port    *service.Port
+	portals []service.Portal // port.Portals()
+	ranges  *bart.Lite       // whom the load-balancer addresses admit; nil: everybody
+	nodeIPs []netip.Addr     // that ranges was made with
+}
+
+func newFront(port *service.Port, nodeIPs []netip.Addr) *front {
+	return &front{port: port, portals: port.Portals(), ranges: sourceRanges(port, nodeIPs), nodeIPs: nodeIPs}
+}
+
+// uses reports whether a portal leads to the listener of that scope.
+func (f *front) uses(scope service.Scope) bool { return usesScope(f.portals, scope) }
+
+func usesScope(portals []service.Portal, scope service.Scope) bool {
+	return slices.ContainsFunc(portals, func(portal service.Portal) bool { return portal.Scope == scope })
+}
+
+// sourceRanges returns whom the load-balancer addresses of port admit; nil stands for
+// everybody.
+//
+// A node whose own address is in a range may also come from a load-balancer address:
+// where such an address is put on the node itself, the node's programs ask with it as
+// their source (as kube-proxy).
+func sourceRanges(port *service.Port, nodeIPs []netip.Addr) *bart.Lite {
+	if len(port.SourceRanges) == 0 || len(port.LoadBalancerIPs) == 0 {
+		return nil
+	}
+	ranges := new(bart.Lite)
+	for _, prefix := range port.SourceRanges {
+		ranges.Insert(prefix)
+	}
+	if slices.ContainsFunc(nodeIPs, func(ip netip.Addr) bool { return ranges.Contains(ip.Unmap()) }) {
+		for _, ip := range port.LoadBalancerIPs {
+			ranges.Insert(netip.PrefixFrom(ip, ip.BitLen()))
+		}
+	}
+	return ranges
+}
+
+var (
+	// errDirect refuses a client that found a listener's port by itself: it would get
+	// round every rule that guards the Service's addresses.
+	errDirect = errors.New("not led here by a rule of this Service")
+	// errDenied refuses a client by its address.
+	errDenied = errors.New("not in the source ranges of the load-balancer address")
+)
+
+// admit finds out where the client wanted to go and which endpoints it gets, for rec,
+// and whether this listener's Service port serves that, and serves it to this client.
+//
+// Where one address is a load balancer's and an externalIP too, it is guarded: the
+// portals of load balancers come first.
+func (p *Proxy) admit(l *listener, f *front, client *net.TCPConn, rec *Record) error {
+	if p.cfg.Direct {
+		rec.Original = addrPort(client.LocalAddr())
+		if !f.uses(l.scope) { // any more
+			rec.Scope = f.portals[0].Scope
+		}
+		return nil
+	}
+	var err error
+	if rec.Original, err = originalDestination(client); err != nil {
+		return fmt.Errorf("%w: %w", errDirect, err)
+	}
+	portal, ok := f.portal(rec.Original, l.scope)
+	switch {
+	case !ok:
+		return errDirect
+	case portal.Kind == service.LoadBalancer && f.ranges != nil && !f.ranges.Contains(rec.Client.Addr()):
+		return errDenied
+	}
+	rec.Scope = portal.Scope
+	return nil
+}
+
+// portal returns the portal that a client of a listener of that scope asked for. While
+// rules do not follow an edited traffic policy yet, clients come to a listener that
+// has no such portal any more; they get the endpoints of the portal as it is now.
+func (f *front) portal(asked netip.AddrPort, scope service.Scope) (found service.Portal, ok bool) {
+	for _, portal := range f.portals {
+		if portal.Number != asked.Port() || portal.Kind != service.NodePort && portal.Addr != asked.Addr() {
+			continue
+		}
+		if portal.Scope == scope {
+			return portal, true
+		}
+		if !ok {
+			found, ok = portal, true
+		}
+	}
+	return found, ok
+}
+
+// notAdmitted counts a client that was not admitted and returns how that is called.
+func (p *Proxy) notAdmitted(err error) Close {
+	if errors.Is(err, errDenied) {
+		p.counters.denied.Add(1)
+		return Denied
+	}
+	p.counters.refusedDirect.Add(1)
+	return RefusedDirect
+}

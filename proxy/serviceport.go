@@ -1,0 +1,88 @@
+package proxy
+
+import (
+	"net/netip"
+	"slices"
+	"sync/atomic"
+
+	"github.com/kube-splice/kube-splice/balancer"
+	"github.com/kube-splice/kube-splice/service"
+)
+
+// servicePort is what the listeners of one Service port share: a Balancer, so that
+// affinity and open connections are known whichever way a client came, and the
+// counts, which outlive a listener.
+type servicePort struct {
+	name     service.Name
+	balancer *balancer.Balancer
+	front    atomic.Pointer[front]        // set before the first listener is opened
+	eligible [service.Scopes]atomic.Int64 // endpoints that may be given connections; 0 for a scope not in use
+	tally    tally
+
+	// The owner's.
+	listeners [service.Scopes]*listener // nil: none
+	wanted    bool
+	left      bool // it is gone from the Snapshot
+}
+
+func (p *Proxy) newServicePort(name service.Name) *servicePort {
+	return &servicePort{name: name, balancer: balancer.New(balancer.Config{Evicted: &p.counters.evicted})}
+}
+
+// update makes s serve port: connections see the new front, and the balancer gets the
+// eligible endpoints of each scope in use. It reports whether there was a change; an
+// unchanged port costs nothing.
+func (s *servicePort) update(port *service.Port, nodeIPs []netip.Addr, defaultBalancer string) (changed bool) {
+	if f := s.front.Load(); f != nil && !s.left && f.port == port && (f.ranges == nil || slices.Equal(f.nodeIPs, nodeIPs)) {
+		return false
+	}
+	s.left = false
+	f := newFront(port, nodeIPs)
+	s.front.Store(f)
+	policy := port.Policy.Balancer
+	if policy == "" {
+		policy = defaultBalancer
+	}
+	var eligible balancer.Eligible
+	for scope := range service.Scope(service.Scopes) {
+		if f.uses(scope) {
+			eligible[scope] = port.Eligible(scope)
+		}
+	}
+	s.balancer.Update(policy, port.Policy.Affinity, eligible)
+	s.countEligible(eligible)
+	return true
+}
+
+// leave gives no more connections to a Service port that is gone, until its rules are
+// gone too and its listeners can be closed.
+func (s *servicePort) leave() {
+	s.left = true
+	s.balancer.Update("", 0, balancer.Eligible{})
+	s.countEligible(balancer.Eligible{})
+}
+
+func (s *servicePort) countEligible(eligible balancer.Eligible) {
+	for scope, endpoints := range eligible {
+		s.eligible[scope].Store(int64(len(endpoints)))
+	}
+}
+
+// park makes each listener refuse or serve, as there are endpoints for it. One whose
+// scope is not in use any more serves while any other would, until it is closed: rules
+// still lead to it.
+func (s *servicePort) park() error {
+	for scope, l := range s.listeners {
+		if l == nil {
+			continue
+		}
+		eligible := s.eligible[scope].Load()
+		if !s.front.Load().uses(service.Scope(scope)) {
+			eligible = s.eligible[service.Cluster].Load() + s.eligible[service.Local].Load()
+		}
+		if err := l.setParked(eligible == 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
