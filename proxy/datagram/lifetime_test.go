@@ -97,6 +97,26 @@ func TestLeastRecentlyUsedFlowMakesRoomWhateverItsLimit(t *testing.T) {
 	}
 }
 
+func TestLastReplyOfAFlowIsDeliveredAndCounted(t *testing.T) {
+	endpoint := socket(t, "127.0.0.1:0")
+	r := newRig(t, anywhere, datagram.Config{MaxFlows: 2}, endpoint)
+	client, others := dial(t, r.at("127.0.0.1")), []*net.UDPConn{dial(t, r.at("127.0.0.1")), dial(t, r.at("127.0.0.1"))}
+	send(t, client, "question")
+	_, flow, err := endpoint.ReadFrom(make([]byte, 10))
+	check(t, err)
+	hold(r, func() { // which takes the other place
+		_, err := endpoint.WriteTo([]byte("answer"), flow)
+		check(t, err)
+		for _, other := range others {
+			send(t, other, "make room")
+		}
+	})
+	want(t, client, "answer")
+	if e := r.end(); e.client != addrPort(client) || e.Cause != datagram.Evicted || e.DatagramsDown != 1 || e.Down != 6 {
+		t.Errorf("the flow ended as %+v, want its answer counted", e)
+	}
+}
+
 func TestFlowsLeaveWithTheirEndpoint(t *testing.T) {
 	a, b := named(t, "a"), named(t, "b")
 	r := newRig(t, anywhere, datagram.Config{}, a)

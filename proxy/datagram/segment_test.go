@@ -41,22 +41,32 @@ func segment(size uint16) []byte {
 	return oob
 }
 
-// burst has a client send texts that the Loop will find all at once.
-func burst(r *rig, client *net.UDPConn, texts ...string) {
+// hold does something while the Loop is held up, so that it finds all of it at once.
+func hold(r *rig, do func()) {
 	r.t.Helper()
-	sent := make(chan struct{})
+	held, done := make(chan struct{}), make(chan struct{})
 	busy, err := r.Listen(netip.MustParseAddrPort("127.0.0.1:30002"), func(datagram.Arrival) (datagram.Route, error) {
-		<-sent // everybody waits for a Router
+		close(held)
+		<-done // everybody waits for a Router
 		return datagram.Route{}, net.ErrClosed
 	})
 	check(r.t, err)
 	check(r.t, busy.Unpark())
 	send(r.t, dial(r.t, net.UDPAddrFromAddrPort(busy.Addr())), "hold on")
-	for _, text := range texts {
-		send(r.t, client, text)
-	}
-	close(sent)
+	<-held
+	do()
+	close(done)
 	check(r.t, busy.Close())
+}
+
+// burst has a client send texts that the Loop will find all at once.
+func burst(r *rig, client *net.UDPConn, texts ...string) {
+	r.t.Helper()
+	hold(r, func() {
+		for _, text := range texts {
+			send(r.t, client, text)
+		}
+	})
 }
 
 func TestEqualDatagramsOfABurstTravelTogether(t *testing.T) {
