@@ -29,7 +29,7 @@ var mayImport = map[string][]string{
 	"redirect":        {"service"},
 	"proxy/relay":     {},
 	"proxy/datagram":  {},
-	"proxy":           {"service", "balancer", "proxy/relay"},
+	"proxy":           {"service", "balancer", "proxy/relay", "proxy/datagram"},
 	"status":          {"service", "balancer", "proxy"},
 	"lab":             {},
 	"config":          {},

@@ -23,18 +23,24 @@ type claim struct {
 	wanted bool
 }
 
+// claimed is what a claim holds.
+type claimed struct {
+	protocol service.Protocol
+	at       netip.AddrPort
+}
+
 // hold claims what a portal takes away from other programs of this node: a node
 // port, or a port on an external or load-balancer address that is the node's own.
 // It fails when another program has it.
-func (p *Proxy) hold(family service.Family, portal service.Portal) error {
+func (p *Proxy) hold(name service.Name, portal service.Portal) error {
 	if p.cfg.Direct || portal.Kind == service.ClusterIP {
 		return nil
 	}
 	addr := portal.Addr
 	if portal.Kind == service.NodePort {
-		addr = family.Unspecified()
+		addr = name.Family.Unspecified()
 	}
-	at := netip.AddrPortFrom(addr, portal.Number)
+	at := claimed{name.Protocol, netip.AddrPortFrom(addr, portal.Number)}
 	if c := p.claims[at]; c != nil {
 		c.wanted = true
 		return nil
@@ -61,13 +67,13 @@ func (c *claim) release() { _ = unix.Close(c.fd) }
 
 // bind claims at, although we hold the same number on another address that overlaps
 // with it: a node port is held on every address.
-func (p *Proxy) bind(at netip.AddrPort) (int, error) {
+func (p *Proxy) bind(at claimed) (int, error) {
 	fd, err := bind(at)
 	if !errors.Is(err, unix.EADDRINUSE) {
 		return fd, err
 	}
 	for own, c := range p.claims {
-		if own.Port() == at.Port() {
+		if own.protocol == at.protocol && own.at.Port() == at.at.Port() {
 			_ = unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
 			defer func() { _ = unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 0) }()
 		}
@@ -82,14 +88,17 @@ func (p *Proxy) hasListener(port uint16) bool {
 
 // bind binds a socket to at that nobody else can bind to. SO_REUSEADDR lets it
 // pass over connections in TIME-WAIT and is taken back at once.
-func bind(at netip.AddrPort) (int, error) {
-	domain := unix.AF_INET
-	var sa unix.Sockaddr = &unix.SockaddrInet4{Port: int(at.Port()), Addr: as4(at.Addr())}
-	if at.Addr().Is6() {
+func bind(c claimed) (int, error) {
+	domain, kind := unix.AF_INET, unix.SOCK_STREAM
+	var sa unix.Sockaddr = &unix.SockaddrInet4{Port: int(c.at.Port()), Addr: as4(c.at.Addr())}
+	if c.at.Addr().Is6() {
 		domain = unix.AF_INET6
-		sa = &unix.SockaddrInet6{Port: int(at.Port()), Addr: at.Addr().As16()}
+		sa = &unix.SockaddrInet6{Port: int(c.at.Port()), Addr: c.at.Addr().As16()}
 	}
-	fd, err := unix.Socket(domain, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if c.protocol == service.UDP {
+		kind = unix.SOCK_DGRAM
+	}
+	fd, err := unix.Socket(domain, kind|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return -1, os.NewSyscallError("socket", err)
 	}
@@ -103,11 +112,24 @@ func bind(at netip.AddrPort) (int, error) {
 	if err == nil {
 		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 0)
 	}
+	if err == nil && c.protocol == service.UDP {
+		err = deafen(fd, c.at.Addr().Is4())
+	}
 	if err != nil {
 		_ = unix.Close(fd)
 		return -1, os.NewSyscallError("bind", err)
 	}
 	return fd, nil
+}
+
+// deafen makes the kernel refuse datagrams that no rule leads away, instead of
+// keeping them for a socket that nobody reads.
+func deafen(fd int, is4 bool) error {
+	const discard = 9 // RFC 863
+	if is4 {
+		return unix.Connect(fd, &unix.SockaddrInet4{Port: discard, Addr: [4]byte{127, 0, 0, 1}})
+	}
+	return unix.Connect(fd, &unix.SockaddrInet6{Port: discard, Addr: [16]byte{15: 1}})
 }
 
 func as4(a netip.Addr) (b [4]byte) {

@@ -22,11 +22,12 @@ type Proxy struct {
 	cancel context.CancelFunc
 
 	ports portPool
+	flows flows
 
 	// The owner's.
 	services map[service.Name]*servicePort
 	open     int // listeners
-	claims   map[netip.AddrPort]*claim
+	claims   map[claimed]*claim
 	troubles troubles
 	alone    map[service.Name]bool // ports of other protocols, said already
 
@@ -47,7 +48,7 @@ func New(cfg Config) *Proxy {
 	p := &Proxy{
 		cfg:         cfg.withDefaults(),
 		services:    map[service.Name]*servicePort{},
-		claims:      map[netip.AddrPort]*claim{},
+		claims:      map[claimed]*claim{},
 		descriptors: newDescriptors(),
 	}
 	p.ports = newPortPool(p.cfg.Ports, p.cfg.KeepPorts)
@@ -82,14 +83,14 @@ func (p *Proxy) Open(snap *service.Snapshot) Opened {
 	}
 	alone := map[service.Name]bool{}
 	for _, port := range snap.Ports {
-		if port.Name.Protocol == service.TCP {
+		if port.Name.Protocol == service.TCP || port.Name.Protocol == service.UDP {
 			p.openPort(port, snap.NodeIPs, &opened)
 			continue
 		}
 		name := port.Name
 		name.Family = 0 // one line for both
 		if !alone[name] && !p.alone[name] {
-			p.cfg.Log.Warn("only TCP is relayed yet; this Service port is left alone", "service", name.String(), "protocol", string(name.Protocol))
+			p.cfg.Log.Warn("only TCP and UDP are relayed; this Service port is left alone", "service", name.String(), "protocol", string(name.Protocol))
 		}
 		alone[name] = true
 	}
@@ -130,7 +131,7 @@ func (p *Proxy) openPort(port *service.Port, nodeIPs []netip.Addr, opened *Opene
 		if l == nil {
 			continue // said already
 		}
-		err := p.hold(port.Name.Family, portal)
+		err := p.hold(port.Name, portal)
 		if errors.Is(err, errNoRoomForListener) {
 			opened.Failed++
 			p.troubles.note(service.Name{}, "open every listener", err) // one line for all
@@ -170,6 +171,7 @@ func (p *Proxy) openListener(s *servicePort, scope service.Scope, wanted bool, o
 	l.wanted = true
 	s.listeners[scope] = l
 	p.open++
+	p.flows.moved = p.flows.moved || l.udp != nil
 }
 
 // Prune closes the listeners and gives up the node ports that the Snapshot last
@@ -180,6 +182,7 @@ func (p *Proxy) Prune() (freed bool) {
 		for scope, l := range s.listeners {
 			if l != nil && !(s.wanted && l.wanted) {
 				l.close()
+				p.flows.left(l)
 				s.listeners[scope] = nil
 				p.open--
 				freed = true
@@ -190,7 +193,7 @@ func (p *Proxy) Prune() (freed bool) {
 		}
 		return !s.wanted
 	})
-	maps.DeleteFunc(p.claims, func(_ netip.AddrPort, c *claim) bool {
+	maps.DeleteFunc(p.claims, func(_ claimed, c *claim) bool {
 		if !c.wanted {
 			c.release()
 			freed = true
@@ -198,6 +201,7 @@ func (p *Proxy) Prune() (freed bool) {
 		return !c.wanted
 	})
 	p.storeOwnPorts()
+	p.forgetStale()
 	return freed
 }
 
@@ -206,7 +210,9 @@ func (p *Proxy) Prune() (freed bool) {
 func (p *Proxy) Shutdown(ctx context.Context) {
 	p.stopping.Store(true)
 	for l := range p.listeners() {
-		l.close()
+		if l.udp == nil { // flows are served to the end
+			l.close()
+		}
 	}
 	for _, c := range p.claims {
 		c.release()
@@ -215,6 +221,7 @@ func (p *Proxy) Shutdown(ctx context.Context) {
 	stop := context.AfterFunc(ctx, p.cancel)
 	p.conns.Wait()
 	stop()
+	p.flows.close()
 	p.cancel()
 	for _, s := range p.services { // not before: a connection may still be in search of its backend
 		s.balancer.Close()

@@ -51,7 +51,7 @@ func (r *rig) openRuled(snap *service.Snapshot) proxy.Opened {
 	}
 	nat(r.t, "iptables", "-F", "OUTPUT")
 	for _, b := range opened.Bindings {
-		rule := []string{"-A", "OUTPUT", "-p", "tcp", "--dport", itoa(b.Portal.Number)}
+		rule := []string{"-A", "OUTPUT", "-p", string(b.Name.Protocol), "--dport", itoa(b.Portal.Number)}
 		if b.Portal.Kind == service.NodePort {
 			rule = append(rule, "-d", "10.88.0.11")
 		} else {

@@ -51,6 +51,7 @@ func (s *servicePort) update(port *service.Port, nodeIPs []netip.Addr, defaultBa
 	}
 	s.balancer.Update(policy, port.Policy.Affinity, eligible)
 	s.countEligible(eligible)
+	s.retainFlows(port.Endpoints)
 	return true
 }
 
@@ -59,6 +60,7 @@ func (s *servicePort) update(port *service.Port, nodeIPs []netip.Addr, defaultBa
 func (s *servicePort) leave() {
 	s.left = true
 	s.balancer.Update("", 0, balancer.Eligible{})
+	s.retainFlows(nil)
 	s.countEligible(balancer.Eligible{})
 }
 
