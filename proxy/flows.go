@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync/atomic"
 
 	"github.com/kube-splice/kube-splice/proxy/datagram"
 	"github.com/kube-splice/kube-splice/service"
@@ -11,8 +12,8 @@ import (
 
 // flows is what UDP listeners share. It is opened with the first of them.
 type flows struct {
-	loop     *datagram.Loop
-	tracking *datagram.Conntrack // the Loop's; nil with Config.Direct
+	loop     atomic.Pointer[datagram.Loop] // nil: not opened
+	tracking *datagram.Conntrack           // the Loop's; nil with Config.Direct
 
 	// The owner's; see forgetStale.
 	moved  bool
@@ -21,7 +22,7 @@ type flows struct {
 
 // openFlows opens the UDP engine.
 func (p *Proxy) openFlows() (err error) {
-	if p.flows.loop != nil {
+	if p.flows.loop.Load() != nil {
 		return nil
 	}
 	var tracking *datagram.Conntrack
@@ -38,14 +39,15 @@ func (p *Proxy) openFlows() (err error) {
 		}
 		return err
 	}
-	p.flows = flows{loop: loop, tracking: tracking, closed: map[uint16]bool{}}
+	p.flows.tracking, p.flows.closed = tracking, map[uint16]bool{}
+	p.flows.loop.Store(loop)
 	return nil
 }
 
 // close ends every flow.
 func (f *flows) close() {
-	if f.loop != nil {
-		f.loop.Close()
+	if loop := f.loop.Load(); loop != nil {
+		loop.Close()
 	}
 	if f.tracking != nil {
 		_ = f.tracking.Close()
@@ -66,7 +68,7 @@ func (p *Proxy) listenUDP(l *listener) error {
 	}
 	return p.ports.listen(l.name(), func(port uint16) (err error) {
 		l.addr = netip.AddrPortFrom(p.cfg.bindAddress(l.of.name.Family), port)
-		l.udp, err = p.flows.loop.Listen(l.addr, func(a datagram.Arrival) (datagram.Route, error) { return p.route(l, a) })
+		l.udp, err = p.flows.loop.Load().Listen(l.addr, func(a datagram.Arrival) (datagram.Route, error) { return p.route(l, a) })
 		return err
 	})
 }
@@ -98,10 +100,11 @@ func (s *servicePort) retainFlows(endpoints []service.Endpoint) {
 }
 
 // FlowCounts returns what was counted of UDP as a whole. It may be called from any
-// goroutine once a Snapshot was opened.
+// goroutine.
 func (p *Proxy) FlowCounts() datagram.Counts {
-	if p.flows.loop == nil {
+	loop := p.flows.loop.Load()
+	if loop == nil {
 		return datagram.Counts{}
 	}
-	return p.flows.loop.Counts()
+	return loop.Counts()
 }

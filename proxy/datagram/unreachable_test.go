@@ -26,7 +26,7 @@ func TestEarlierRefusalCostsNoLaterDatagram(t *testing.T) {
 			client := dial(t, r.at(family.addresses[0]))
 			send(t, client, "1")
 			eventually(t, "the endpoint refuses", func() bool { return r.Counts().Failed > 0 })
-			endpoint = echo(t, addrPort(endpoint).String())
+			echo(t, addrPort(endpoint).String())
 			ask(t, client, "2", "2")
 			if n := len(r.arrivals()); n != 1 {
 				t.Errorf("%d flows were made, want one that goes on", n)
