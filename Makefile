@@ -29,7 +29,7 @@ test: test-packages ## run all tests, with the race detector
 
 .PHONY: test-cluster
 test-cluster: bin/controlplane test-packages ## run the tests against a real API server (its first build takes 10 to 20 minutes)
-	KUBE_SPLICE_CONTROLPLANE=$(CURDIR)/bin/controlplane go test -race -timeout 30m -tags cluster -run Cluster ./cmd/kube-splice
+	KUBE_SPLICE_CONTROLPLANE=$(CURDIR)/bin/controlplane go test -race -timeout 30m -tags cluster -run '^TestCluster' ./cmd/kube-splice
 
 # A Kubernetes control plane for tests. Its first build compiles 2,200 packages;
 # later ones link only.

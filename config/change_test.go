@@ -59,7 +59,7 @@ func TestChangeOfTheFileIsNoticed(t *testing.T) {
 			if err := os.Rename(path, path+".old"); err != nil {
 				return err
 			}
-			time.Sleep(time.Second)
+			time.Sleep(time.Second / 2) // less than between two looks
 			return os.Rename(path+".old", path)
 		}, false},
 	} {

@@ -11,7 +11,9 @@ import (
 func Unused(c *Configuration) []string {
 	var unused []string
 	for _, gate := range slices.Sorted(maps.Keys(c.FeatureGates)) {
-		unused = append(unused, "featureGates."+gate)
+		if gate != gateExternalIPs {
+			unused = append(unused, "featureGates."+gate)
+		}
 	}
 	for _, f := range unusedFields(c, Default()) {
 		if f.set {

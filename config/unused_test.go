@@ -13,6 +13,8 @@ func TestFieldsWithoutAMeaningAreNamedWhenTheyAreSet(t *testing.T) {
 	for _, c := range []struct{ lines, want string }{
 		{"", ""},
 		{"featureGates: {B: false, A: true}", "featureGates.A featureGates.B"},
+		{"featureGates: {AllowServiceExternalIPs: false}", ""},
+		{"featureGates: {AllowServiceExternalIPs: true, A: true}", "featureGates.A"},
 		{"showHiddenMetricsForVersion: '1.36'", "showHiddenMetricsForVersion"},
 		{"configSyncPeriod: 1m", "configSyncPeriod"},
 		{"iptables: {masqueradeBit: 14, masqueradeAll: false, localhostNodePorts: true}", ""},

@@ -84,7 +84,7 @@ func TestSilentEndpointCostsOnlyAShortTry(t *testing.T) {
 	for range 4 {
 		watch := lab.StartStopwatch()
 		c := connect(t, at)
-		if took := watch.Elapsed(); c.name != "a" || took > 600*time.Millisecond {
+		if took := watch.Elapsed(); c.name != "a" || took > 2*time.Second {
 			t.Errorf("answered by %q after %v", c.name, took)
 		}
 	}

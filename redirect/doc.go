@@ -27,6 +27,7 @@
 //
 // It answers to the iptables half of pkg/proxy/userspace/proxier.go in the
 // historical kube-proxy, with these differences: it serves both IP families,
-// honours node port addresses, lets the proxy's own marked sockets pass, and
-// writes each chain in one transaction instead of one command a rule.
+// honours node port addresses, lets the proxy's own marked sockets pass, leads to an
+// externalIP of another machine as to any other portal instead of leaving it to that
+// machine, and writes each chain in one transaction instead of one command a rule.
 package redirect

@@ -18,7 +18,7 @@ func Render(family service.Family, host netip.Addr, want Rules) (lines []string,
 }
 
 func renderFor(family service.Family, host netip.Addr, want Rules) (ruleset, []error) {
-	r := renderer{family: family, host: host, physdev: true, pods: want.Pods.sources(family)}
+	r := renderer{family: family, host: host, pods: want.Pods.sources(family)}
 	return r.render(want.Bindings)
 }
 

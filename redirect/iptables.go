@@ -186,36 +186,15 @@ func (t *IPTables) syncFamily(ctx context.Context, tool *tool, want Rules) error
 }
 
 // writeChains brings the contents of our chains to what is wanted, and returns it.
-// Whether the kernel can match bridge ports is found out by writing such a rule, and,
-// when that fails, by success without.
 func (t *tool) writeChains(ctx context.Context, want Rules, host netip.Addr, have saved) (set ruleset, refused []error, err error) {
-	r := renderer{family: t.family, host: host, physdev: !t.noPhysdev, pods: want.Pods.sources(t.family)}
+	r := renderer{family: t.family, host: host, pods: want.Pods.sources(t.family)}
 	r.tracked = slices.ContainsFunc(have["filter"][nodePortNonLocal], func(line string) bool { return same(line, keepTracking) })
 	set, refused = r.render(want.Bindings)
-	err = t.writeSet(ctx, set, have)
-	if err == nil || ctx.Err() != nil || busy(err) || denied(err.Error()) || !mentionsPhysdev(set) {
-		return set, refused, err
-	}
-	if have, again := t.save(ctx); again == nil { // some parts may have been written
-		r.physdev = false
-		set, refused = r.render(want.Bindings)
-		if t.writeSet(ctx, set, have) == nil {
-			t.noPhysdev = true
-			t.log.Info("Rules with physdev cannot be written; externalIPs are served to pods of this node too",
-				"family", t.family.String(), "reason", err)
-			return set, refused, nil
-		}
-	}
-	return set, refused, err
-}
-
-// writeSet writes what differs.
-func (t *tool) writeSet(ctx context.Context, set ruleset, have saved) error {
 	var changes []change
 	for _, table := range tables {
 		changes = append(changes, diff(table, set, have[table]))
 	}
-	return t.restore(ctx, changes)
+	return set, refused, t.restore(ctx, changes)
 }
 
 // Intact reports whether the jumps that the last Sync placed are still there and

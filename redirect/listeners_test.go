@@ -55,6 +55,8 @@ func FuzzSavedRules(f *testing.F) {
 	f.Add("*nat\n:KUBE-PORTALS-HOST - [0:0]\n-A KUBE-PORTALS-HOST -p tcp -m comment --comment \"a/b (local)\" -j REDIRECT --to-ports 1\nCOMMIT\n",
 		"shop", "web", "http (local)", uint16(80), uint16(40000), uint8(8), "br0")
 	f.Add("", "shop", "web", "http", uint16(80), uint16(40000), uint8(2+4), "cbr0")
+	f.Add("*nat\n:KUBE-PORTALS-CONTAINER - [0:0]\n-A KUBE-PORTALS-CONTAINER -d 10.96.0.1/32 -p tcp -m comment --comment \"shop/web\" -m tcp --dport 80 -m physdev ! --physdev-is-in -j REDIRECT --to-ports 40000\nCOMMIT\n",
+		"shop", "web", "", uint16(80), uint16(40000), uint8(0), "")
 	f.Fuzz(func(t *testing.T, text, namespace, name, port string, number, listener uint16, how uint8, iface string) {
 		b := service.Binding{
 			Name:     service.Name{Namespace: namespace, Service: name, Port: port, Protocol: service.TCP, Family: service.IPv4},
@@ -107,7 +109,7 @@ func TestRulesPrintedDifferentlyAreTheSame(t *testing.T) {
 	same := map[string]string{
 		"unquoted comment": strings.ReplaceAll(text, `"shop/web"`, `shop/web`),
 		"order of matches": strings.ReplaceAll(text, ` -m comment --comment "shop/web" -m tcp`, ` -m tcp`),
-		"blanks":           strings.ReplaceAll(text, " ! --physdev", "  ! --physdev"),
+		"blanks":           strings.ReplaceAll(text, " -m tcp --dport", "  -m tcp  --dport"),
 	}
 	same["order of matches"] = strings.ReplaceAll(same["order of matches"], " -j ", ` -m comment --comment "shop/web" -j `)
 	same["order of matches"] = strings.ReplaceAll(same["order of matches"], `-m comment --comment "shop/web" -j RETURN`, "-j RETURN")
@@ -116,7 +118,7 @@ func TestRulesPrintedDifferentlyAreTheSame(t *testing.T) {
 			t.Errorf("%s: taken for other rules:\n%s", name, printed)
 		}
 	}
-	for _, change := range [][2]string{{"--dport 80", "--dport 81"}, {" ! --physdev", " --physdev"}, {"RETURN", "ACCEPT"}, {"-d 10.", "! -d 10."}} {
+	for _, change := range [][2]string{{"--dport 80", "--dport 81"}, {" --ctstate NEW", " ! --ctstate NEW"}, {"RETURN", "ACCEPT"}, {"-d 10.", "! -d 10."}} {
 		if !redirect.SavedDiffers(strings.Replace(text, change[0], change[1], 1), service.IPv4, nodeIP, b) {
 			t.Errorf("%q for %q goes unnoticed", change[1], change[0])
 		}

@@ -47,7 +47,7 @@ func cidrs(texts ...string) []netip.Prefix {
 	return parsed
 }
 
-// Addresses of Services. The two that are of no machine are led to the node by the
+// Addresses of Services. Those that are of no machine are led to the node by the
 // router.
 const (
 	balancerIP, balancerIPv6   = "10.96.1.10", "fd00:10:96::20"
@@ -118,30 +118,9 @@ func TestClientsInsideAndOutsideReachDifferentListeners(t *testing.T) {
 						expect(c.Outside, address, outside)
 					}
 				}
-				each([]string{lab.NodeIP + ":30080", balancerIP + ":80", nodeOtherIP + ":80"}, test.pod4, test.other4)
-				each([]string{"[" + lab.NodeIPv6 + "]:30080", "[" + balancerIPv6 + "]:80", "[" + nodeOtherIPv6 + "]:80"}, test.pod6, test.other6)
-				// Pods of this node would be led to where an externalIP really is.
-				expect(other, externalIP+":80", test.other4)
-				expect(other, "["+externalIPv6+"]:80", test.other6)
-				expect(c.Outside, externalIP+":80", outside)
-				expect(c.Outside, "["+externalIPv6+"]:80", outside)
+				each([]string{lab.NodeIP + ":30080", balancerIP + ":80", externalIP + ":80", nodeOtherIP + ":80"}, test.pod4, test.other4)
+				each([]string{"[" + lab.NodeIPv6 + "]:30080", "[" + balancerIPv6 + "]:80", "[" + externalIPv6 + "]:80", "[" + nodeOtherIPv6 + "]:80"}, test.pod6, test.other6)
 			})
-		}
-	})
-}
-
-func TestPodsReachAnExternalIPThatIsNotOursWhereItIs(t *testing.T) {
-	forEachBackend(t, func(t *testing.T, p *programs) {
-		c := newCluster(t)
-		const beyond = "203.0.113.9"
-		c.beyond(beyond)
-		c.serve(c.Outside, beyond+":80", "the real one")
-		in, out := c.serve(c.Node, "0.0.0.0:0", "inside"), c.serve(c.Node, "0.0.0.0:0", "outside")
-		for _, pods := range []redirect.PodTraffic{{CIDRs: cidrs("10.244.0.0/16")}, {Interface: "cbr0"}} {
-			c.sync(c.open(redirect.Config{}), redirect.Rules{
-				Bindings: apart(binding("shop/web", service.TCP, service.ExternalIP, beyond, 80, in), out), Pods: pods})
-			c.expect(c.Pod("client").Namespace, beyond+":80", "the real one")
-			c.expect(c.Node, beyond+":80", "the real one")
 		}
 	})
 }

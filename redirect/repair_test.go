@@ -1,6 +1,7 @@
 package redirect_test
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -282,6 +283,38 @@ func TestRemovedServiceLeavesNoTrace(t *testing.T) {
 		}
 		if got = strings.ReplaceAll(got, tracking, ""); got != empty {
 			t.Errorf("left behind:\n%s\nwant:\n%s", got, empty)
+		}
+	})
+}
+
+// The rules of an earlier version left an externalIP to the machine that has it.
+func TestRulesOfAnEarlierVersionAreReplaced(t *testing.T) {
+	forEachBackend(t, func(t *testing.T, p *programs) {
+		n := newNode(t)
+		write := func() string {
+			n.sync(n.open(redirect.Config{}), every())
+			return n.saved()
+		}
+		want := write()
+		age := func() {
+			for _, old := range []struct {
+				program, addr string
+				listener      int
+			}{{"iptables", "203.0.113.9", 40001}, {"ip6tables", "2001:db8:2::9", 40005}} {
+				for _, edit := range []string{"-D %s", "-A %s -m physdev ! --physdev-is-in", "-A %s -m addrtype --dst-type LOCAL"} {
+					rule := "KUBE-PORTALS-CONTAINER -d " + old.addr + " -p tcp -m comment --comment shop/web:http -m tcp --dport 80"
+					n.run(fmt.Sprintf("%s -t nat "+edit+" -j REDIRECT --to-ports %d", old.program, rule, old.listener))
+				}
+			}
+		}
+		age()
+		if got := write(); got != want {
+			t.Errorf("got:\n%s\nwant:\n%s", got, want)
+		}
+		age()
+		n.cleanup()
+		if saved := n.saved(); countLines(saved, "KUBE-") > 0 {
+			t.Errorf("after cleanup:\n%s", saved)
 		}
 	})
 }

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/kube-splice/kube-splice/service"
 )
@@ -62,8 +61,6 @@ type renderer struct {
 	// host is the node's address that rules for the node's own traffic lead to;
 	// invalid when the node has none of this family.
 	host netip.Addr
-	// physdev says that the kernel can tell packets that entered by a bridge port.
-	physdev bool
 	// tracked says that the rules have had a reason to track connections before.
 	tracked bool
 	// pods are where packets of pods come from.
@@ -157,30 +154,17 @@ func (r renderer) order(bindings []service.Binding) []service.Binding {
 // The filter sees no difference between clients: a node port's listeners are all
 // let through.
 func (r renderer) add(set ruleset, b service.Binding) {
-	incoming, own := r.targets(b)
-	container := func(chain, extra string) {
-		for _, from := range r.comingFrom(b.Portal.Clients) {
-			set[chain] = append(set[chain], line(chain, b, from, extra, incoming))
-		}
-	}
-	host := func(chain, extra string) {
-		if b.Portal.Clients != service.Outside {
-			set[chain] = append(set[chain], line(chain, b, source{}, extra, own))
-		}
-	}
-	const local = " -m addrtype --dst-type LOCAL"
-	switch b.Portal.Kind {
-	case service.NodePort:
-		container(nodePortContainer, "")
-		host(nodePortHost, "")
+	container, host := portalsContainer, portalsHost
+	if b.Portal.Kind == service.NodePort {
+		container, host = nodePortContainer, nodePortHost
 		set[nodePortNonLocal] = append(set[nodePortNonLocal], accept(b))
-	case service.ExternalIP:
-		container(portalsContainer, r.fromElsewhere())
-		container(portalsContainer, local)
-		host(portalsHost, local)
-	default:
-		container(portalsContainer, "")
-		host(portalsHost, "")
+	}
+	incoming, own := r.targets(b)
+	for _, from := range r.comingFrom(b.Portal.Clients) {
+		set[container] = append(set[container], line(container, b, from, incoming))
+	}
+	if b.Portal.Clients != service.Outside {
+		set[host] = append(set[host], line(host, b, source{}, own))
 	}
 }
 
@@ -196,18 +180,6 @@ func (r renderer) comingFrom(clients service.Clients) []source {
 }
 
 var everywhere = []source{{}}
-
-// fromElsewhere is the match for traffic that is not of this node's pods. An
-// externalIP that is no address of the node belongs to something outside, and
-// pods are to reach it there. Where the kernel cannot tell bridge ports, pods
-// are caught too: they reach the same Service, only sooner. So are pods of other
-// nodes, and those that hang on no bridge: they count as inside all the same.
-func (r renderer) fromElsewhere() string {
-	if r.physdev {
-		return " -m physdev ! --physdev-is-in"
-	}
-	return " -m addrtype ! --src-type LOCAL"
-}
 
 // targets returns the targets for traffic that comes to the node and for its own.
 func (r renderer) targets(b service.Binding) (incoming, own string) {
@@ -225,12 +197,12 @@ func (r renderer) targets(b service.Binding) (incoming, own string) {
 
 // line renders a nat rule for a portal. The order of the matches is the one in
 // which iptables-save prints them.
-func line(chain string, b service.Binding, from source, extra, target string) string {
+func line(chain string, b service.Binding, from source, target string) string {
 	dest := ""
 	if b.Portal.Kind != service.NodePort {
 		dest = " -d " + netip.PrefixFrom(b.Portal.Addr, b.Portal.Addr.BitLen()).String()
 	}
-	return "-A " + chain + from.addr + dest + from.iface + ports(b, b.Portal.Number) + extra + " -j " + target
+	return "-A " + chain + from.addr + dest + from.iface + ports(b, b.Portal.Number) + " -j " + target
 }
 
 // accept renders the filter rule that lets connections to a node port through an
@@ -249,10 +221,4 @@ func ports(b service.Binding, number uint16) string {
 // listenerName names the listener that b leads to.
 func listenerName(b service.Binding) service.ListenerName {
 	return service.ListenerName{Name: b.Name, Scope: b.Portal.Scope}
-}
-
-func mentionsPhysdev(set ruleset) bool {
-	return slices.ContainsFunc(set[portalsContainer], func(line string) bool {
-		return strings.Contains(line, "-m physdev ")
-	})
 }

@@ -32,8 +32,6 @@ type tool struct {
 	log    *slog.Logger
 	// jumps edits single rules and deletes chains.
 	jumps *goiptables.IPTables
-	// noPhysdev is set once this kernel turned out not to know bridge ports.
-	noPhysdev bool
 	// small is set once this kernel turned out to take only small transactions.
 	small bool
 	// written is how many commands on rules were given since the last Sync began, by

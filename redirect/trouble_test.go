@@ -3,7 +3,6 @@ package redirect_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -45,6 +44,18 @@ func TestBusyAfterTheStartIsTriedAgain(t *testing.T) {
 	p.wrap("iptables", fiveTimesBusy)
 	n.sync(r, every())
 	checkPlaces(t, n)
+}
+
+// A program ends with the status of a busy one for want of a kernel module too.
+func TestMissingKernelModuleIsOneClearLineAtOnce(t *testing.T) {
+	p := choose(t, "nft")
+	n := newNode(t)
+	r := n.open(redirect.Config{})
+	p.wrap("iptables-restore", "echo >>$DIR/tried; echo 'Warning: Extension addrtype revision 0 not supported, missing kernel module?' >&2; exit 4")
+	expectError(t, n.trySync(t.Context(), r, every()), "IPv4", "iptables-restore", "missing kernel module")
+	if tried := len(p.note("tried")); tried != 1 {
+		t.Errorf("tried %d times, want once", tried)
+	}
 }
 
 // holdLock holds the lock of the legacy programs, until the returned function is
@@ -261,15 +272,6 @@ func TestNodeWithoutIPv6(t *testing.T) {
 	}
 }
 
-// withoutPhysdev are scripts that refuse rules with physdev, as programs and kernels
-// without it do.
-var withoutPhysdev = map[string]string{
-	"no match in the program": `if grep -q physdev $DIR/in; then echo "iptables-restore v1.8.9: Couldn't load match physdev" >&2; exit 2; fi`,
-	"no module in the kernel": `if grep -q physdev $DIR/in; then
-echo "Warning: Extension physdev revision 0 not supported, missing kernel module?" >&2
-echo "line 3: RULE_APPEND failed (No such file or directory): rule in chain KUBE-PORTALS-CONTAINER" >&2; exit 4; fi`,
-}
-
 func TestBusyIPv6ProgramsAreNoNodeWithoutIPv6(t *testing.T) {
 	p := choose(t, "nft")
 	n := newNode(t)
@@ -299,61 +301,5 @@ func TestBusyIPv6ProgramsAreNoNodeWithoutIPv6(t *testing.T) {
 	n.sync(r, every())
 	if saved := n.table("ip6tables-save"); countLines(saved, "fd00:10:96::") == 0 {
 		t.Errorf("no IPv6 rules:\n%s", saved)
-	}
-}
-
-func TestKernelWithoutPhysdevServesExternalIPs(t *testing.T) {
-	for name, refuse := range withoutPhysdev {
-		t.Run(name, func(t *testing.T) { checkWithoutPhysdev(t, refuse) })
-	}
-}
-
-func checkWithoutPhysdev(t *testing.T, refuse string) {
-	p := choose(t, "nft")
-	p.wrap("iptables-restore", "cat >$DIR/in\n"+refuse+"\nexec $REAL \"$@\" <$DIR/in")
-	n := newNode(t)
-	log := &journal{}
-	r := n.open(redirect.Config{Log: log.logger()})
-	n.sync(r, every())
-	n.sync(r, every())
-	if saved := n.table("iptables-save"); countLines(saved, "203.0.113.9/32 .* ! --src-type LOCAL -j REDIRECT") != 1 {
-		t.Errorf("no other rule for the externalIP:\n%s", saved)
-	}
-	if got := log.count("physdev"); got != 1 {
-		t.Errorf("logged %d times, want 1", got)
-	}
-	if saved := n.table("ip6tables-save"); countLines(saved, "physdev") != 1 {
-		t.Errorf("IPv6 lost its own rule:\n%s", saved)
-	}
-}
-
-func TestFailureOfAnotherCauseGivesUpNoPhysdev(t *testing.T) {
-	for name, c := range map[string]struct {
-		times   int // as often as one write is tried
-		failure string
-	}{
-		"busy":   {10, "echo 'Another app is currently holding the xtables lock' >&2; exit 4"},
-		"denied": {1, "echo 'Permission denied (you must be root)' >&2; exit 4"},
-		"full":   {2, "cat >/dev/null; echo 'No buffer space available' >&2; exit 1"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			p := choose(t, "nft")
-			n := newNode(t)
-			log := &journal{}
-			r := n.open(redirect.Config{Log: log.logger()})
-			p.wrap("iptables-restore", fmt.Sprintf(`echo >>$DIR/tried
-test $(wc -l <$DIR/tried) -gt %d || { %s; }
-exec $REAL "$@"`, c.times, c.failure))
-			if err := n.trySync(t.Context(), r, every()); err == nil {
-				t.Fatal("no error")
-			}
-			n.sync(r, every())
-			if saved := n.table("iptables-save"); countLines(saved, "physdev") != 1 {
-				t.Errorf("no rule with physdev:\n%s", saved)
-			}
-			if got := log.count("physdev"); got != 0 {
-				t.Errorf("physdev was given up %d times in the log", got)
-			}
-		})
 	}
 }

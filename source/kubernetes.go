@@ -33,8 +33,9 @@ type Kubernetes struct {
 	// NodeWait is how long the first Snapshot waits for the Node object and its
 	// addresses. Zero: 30 s, as kube-proxy.
 	NodeWait time.Duration
-	// KnownBalancer is as in Options.
+	// KnownBalancer and NoExternalIPs are as in Options.
 	KnownBalancer func(name string) bool
+	NoExternalIPs bool
 	// MinInterval is the least time from the end of one call of publish to the next
 	// one. Zero: none. A change after a longer quiet is published at once.
 	MinInterval time.Duration
@@ -128,7 +129,7 @@ func (k *Kubernetes) follow(ctx context.Context, known *cluster, log *slog.Logge
 	if !k.awaitFirst(ctx, known, log) {
 		return
 	}
-	b := newBuilder(Options{NodeName: k.NodeName, KnownBalancer: k.KnownBalancer})
+	b := newBuilder(Options{NodeName: k.NodeName, KnownBalancer: k.KnownBalancer, NoExternalIPs: k.NoExternalIPs})
 	var last *service.Snapshot
 	for {
 		now := known.take(k.NodeName)

@@ -23,8 +23,9 @@ type Manifests struct {
 	Stdin io.Reader // stays the caller's to close
 	// NodeName names the Node object that stands for this node, and is as in Options.
 	NodeName string
-	// KnownBalancer is as in Options.
+	// KnownBalancer and NoExternalIPs are as in Options.
 	KnownBalancer func(name string) bool
+	NoExternalIPs bool
 	// Log takes one line for each fault when it appears, with the file it is in, and
 	// at Debug the name of each file that is read. Nil: slog.Default().
 	Log *slog.Logger
@@ -172,7 +173,7 @@ func readable(dir, only string) error {
 // build publishes the Snapshot of the objects, unless it is the last one, and
 // logs what is newly wrong with them.
 func (r *run) build(m *merger) {
-	next, about := Build(r.last, m.objects, Options{NodeName: r.NodeName, KnownBalancer: r.KnownBalancer})
+	next, about := Build(r.last, m.objects, Options{NodeName: r.NodeName, KnownBalancer: r.KnownBalancer, NoExternalIPs: r.NoExternalIPs})
 	now := map[Notice]bool{}
 	r.warn("kind", m.skipped, m.files, now)
 	r.warn("object", append(m.said, about...), m.files, now)

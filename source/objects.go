@@ -26,6 +26,9 @@ type Options struct {
 	// KnownBalancer reports whether a balancing policy of that name exists; it
 	// checks the annotation kube-splice.io/balancer. Nil accepts every name.
 	KnownBalancer func(name string) bool
+	// NoExternalIPs makes every Service's externalIPs count as an empty list, as in
+	// kube-proxy without the feature gate AllowServiceExternalIPs (KEP-5707).
+	NoExternalIPs bool
 }
 
 // Notice is one thing wrong or unusual with an object: what, where, and how to

@@ -33,6 +33,9 @@ func buildService(svc *corev1.Service, its []*discoveryv1.EndpointSlice, o Optio
 		return nil, said
 	}
 	checkType(&svc.Spec, say)
+	if o.NoExternalIPs {
+		svc = withoutExternalIPs(svc, say)
+	}
 	fronts := frontends(svc, say)
 	common := service.Port{HealthCheckNodePort: healthCheckNodePort(svc), Policy: policyOf(svc, o, say)}
 	common.Internal, common.External = scopesOf(&svc.Spec, say)
@@ -46,6 +49,17 @@ func buildService(svc *corev1.Service, its []*discoveryv1.EndpointSlice, o Optio
 		ports = append(ports, perFamily(p, fronts, read, place{o.NodeName, zone})...)
 	}
 	return ports, said
+}
+
+// withoutExternalIPs returns the Service as it would be without any.
+func withoutExternalIPs(svc *corev1.Service, say say) *corev1.Service {
+	if len(svc.Spec.ExternalIPs) == 0 {
+		return svc
+	}
+	say("has spec.externalIPs, which are not served: the feature gate AllowServiceExternalIPs is false; use a load balancer, or set it to true")
+	without := *svc
+	without.Spec.ExternalIPs = nil
+	return &without
 }
 
 // servedPorts returns what can be served of a Service's ports, as far as it is the

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
 
 	"github.com/kube-splice/kube-splice/source"
 )
@@ -45,6 +46,37 @@ func TestAPIServerIsAskedAsTheConfigurationSays(t *testing.T) {
 	}
 }
 
+func TestMasterGoesBeforeTheServerOfTheKubeconfig(t *testing.T) {
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	check(t, os.WriteFile(kubeconfig, []byte(kubeconfigOf("http://127.0.0.1:1")), 0o600))
+	for args, want := range map[string]string{
+		"--kubeconfig=" + kubeconfig:                              "http://127.0.0.1:1",
+		"--kubeconfig=" + kubeconfig + " --master=http://[::1]:2": "http://[::1]:2",
+		"--master=http://[::1]:3":                                 "http://[::1]:3",
+		"--master=http://[::1]:4 --config=" + writeConfig(t, "clientConnection: {kubeconfig: "+kubeconfig+"}"): "http://[::1]:4",
+	} {
+		if config := clientOf(t, args); config.Host != want {
+			t.Errorf("%s: the server is %s, want %s", args, config.Host, want)
+		}
+	}
+}
+
+// clientOf returns how flags make the API server asked.
+func clientOf(t *testing.T, args string) *rest.Config {
+	t.Helper()
+	flags := newKubeProxyFlags()
+	all := newFlagSet()
+	for _, set := range []*pflag.FlagSet{flags.process, flags.fields} {
+		all.AddFlagSet(set)
+	}
+	check(t, all.Parse(words(args)))
+	settings, err := flags.settle()
+	check(t, err)
+	from, _, err := openServices(environment{}, options{kubeProxy: settings}, &observer{node: "node"}, slog.New(slog.DiscardHandler))
+	check(t, err)
+	return from.(*source.Kubernetes).Config
+}
+
 // kubeconfigOf is a kubeconfig file for a server that asks nobody who he is.
 func kubeconfigOf(url string) string {
 	return `{"kind":"Config","apiVersion":"v1","current-context":"c","contexts":[{"name":"c","context":{"cluster":"c"}}],
@@ -62,17 +94,7 @@ func TestRatesOfTheConfigurationAreThoseOfTheClient(t *testing.T) {
 		"--kubeconfig=" + kubeconfig + " --kube-api-qps=7.5 --kube-api-burst=20":                            {7.5, 20},
 		"--config=" + writeConfig(t, "clientConnection: {kubeconfig: "+kubeconfig+", qps: 50, burst: 100}"): {50, 100},
 	} {
-		flags := newKubeProxyFlags()
-		all := newFlagSet()
-		for _, set := range []*pflag.FlagSet{flags.process, flags.fields} {
-			all.AddFlagSet(set)
-		}
-		check(t, all.Parse(words(args)))
-		settings, err := flags.settle()
-		check(t, err)
-		from, _, err := openServices(environment{}, options{kubeProxy: settings}, &observer{node: "node"}, slog.New(slog.DiscardHandler))
-		check(t, err)
-		if config := from.(*source.Kubernetes).Config; config.QPS != want.qps || config.Burst != want.burst {
+		if config := clientOf(t, args); config.QPS != want.qps || config.Burst != want.burst {
 			t.Errorf("%s: %v requests a second, %d at once; want %v", args, config.QPS, config.Burst, want)
 		}
 	}

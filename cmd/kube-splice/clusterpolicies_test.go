@@ -47,7 +47,7 @@ func TestClusterTrafficPolicyLocalAndItsHealthPort(t *testing.T) {
 	want := func(from *lab.Namespace, address, pods string) {
 		t.Helper()
 		within(t, 3*time.Second, func() error {
-			if got := whoAnswers(t, from, address); got != pods {
+			if got := whoAnswers(from, address); got != pods {
 				return fmt.Errorf("from %s, %s is answered by %s, want %s", from.Name, address, got, pods)
 			}
 			return nil
@@ -81,7 +81,7 @@ func TestClusterSourceRangesAreEnforcedAndEditedLive(t *testing.T) {
 	s.start()
 	const address = balancerAddress + ":80"
 	eventually(t, func() error { return denied(s.Outside, address) })
-	if got := whoAnswers(t, s.Outside, webAddress); got != bothPods {
+	if got := whoAnswers(s.Outside, webAddress); got != bothPods {
 		t.Errorf("by the clusterIP, which is not guarded, %s answered, want %s", got, bothPods)
 	}
 	edit := func(ranges string) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -32,12 +33,24 @@ func (s *settings) applyToKernel(cluster bool, log *slog.Logger) {
 	if err := setConntrack(conntrack, log); err != nil {
 		log.Warn("conntrack's limits cannot all be set; going on with the kernel's", "error", oneLine(err))
 	}
-	if score == nil {
+	if score == nil || s.oomScore == nil && spared() {
 		return
 	}
 	if err := setNumber(oomScore, int(*score), log); err != nil {
-		log.Warn("this process's oom_score_adj cannot be set; going on without", "error", err)
+		level := slog.LevelInfo
+		if s.oomScore != nil { // asked for
+			level = slog.LevelWarn
+		}
+		log.Log(context.Background(), level, "this process's oom_score_adj cannot be set; going on without", "error", err)
 	}
+}
+
+// spared reports whether the kernel kills nearly everything else first when memory runs
+// out. A kubelet sees to that for pods that are critical to the node, by -997, which
+// such a pod may not lower further.
+func spared() bool {
+	score, err := readNumber(oomScore)
+	return err == nil && score < -900
 }
 
 // runInitOnly does only what takes more than the capabilities that running takes.

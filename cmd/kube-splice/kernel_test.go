@@ -75,6 +75,23 @@ func TestInAClusterTheKernelIsSetAsKubeProxySetsIt(t *testing.T) {
 	wantSysctl(c, closeWait, before)
 }
 
+// A kubelet protects pods that are critical to the node, and lets none do more.
+func TestProgramThatIsSparedAlreadyIsLeftAsItIs(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.kubeconfig = filepath.Join(t.TempDir(), "kubeconfig") // of a server that does not answer
+	check(t, os.WriteFile(c.kubeconfig, []byte(kubeconfigOf("http://127.0.0.1:1")), 0o600))
+	p := c.launch("echo -997 >/proc/self/oom_score_adj 2>/dev/null")
+	eventually(t, func() error { return wantSaid(p, "msg=starting", 1) })
+	switch score := p.oomScore(); score {
+	case "-997":
+	case "-999":
+		t.Error("oom_score_adj was set from -997 to -999")
+	default:
+		t.Skip("takes the right to lower oom_score_adj")
+	}
+}
+
 func TestInitOnlySetsTheKernelAndEnds(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)

@@ -89,6 +89,7 @@ func (k *kubeProxyFlags) addFieldFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.ClusterCIDR, "cluster-cidr", "", "addresses of the cluster's pods: a CIDR, or one of each family with a comma between")
 	f.StringVar(&c.DetectLocal.BridgeInterface, "pod-bridge-interface", "", "the bridge of this node's pods")
 	f.StringVar(&c.DetectLocal.InterfaceNamePrefix, "pod-interface-name-prefix", "", "what the names of this node's pods' interfaces begin with")
+	f.Func("feature-gates", "a list of NAME=true and NAME=false; AllowServiceExternalIPs=false serves no externalIPs, the other gates have no meaning here", k.setFeatureGates)
 	f.Int32Var(c.OOMScoreAdj, "oom-score-adj", *c.OOMScoreAdj, "the process's oom_score_adj, -1000 to 1000; with --manifests only if given")
 }
 
@@ -115,7 +116,6 @@ func conntrackFlags(c *config.Conntrack) *pflag.FlagSet {
 
 func (k *kubeProxyFlags) addMeaninglessFlags(f *pflag.FlagSet) {
 	c := k.config
-	f.Func("feature-gates", "of kube-proxy's features; a list of NAME=true and NAME=false", k.setFeatureGates)
 	f.StringVar(&c.ShowHiddenMetricsForVersion, "show-hidden-metrics-for-version", "", "no metric is hidden")
 	f.Int32Var(c.IPTables.MasqueradeBit, "iptables-masquerade-bit", *c.IPTables.MasqueradeBit, "nothing is masqueraded")
 	f.BoolVar(&c.IPTables.MasqueradeAll, "masquerade-all", false, "likewise")

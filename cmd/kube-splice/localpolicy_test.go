@@ -36,7 +36,7 @@ func TestLoadBalancersAreToldWhereLocalEndpointsAre(t *testing.T) {
 	c.start("--cluster-cidr", "10.244.0.0/16")
 	within(t, patience, func() error { return c.wantProbe(32000, http.StatusOK) })
 	ways := byIPv4.ways(1)
-	if got := whoAnswers(t, c.Outside, ways["nodePort"]); got != localPod {
+	if got := whoAnswers(c.Outside, ways["nodePort"]); got != localPod {
 		t.Errorf("outside by the nodePort: answered by %s, want %s", got, localPod)
 	}
 
@@ -110,7 +110,7 @@ func TestDrainingLocalEndpointsServeWhenNoLocalOneIsReady(t *testing.T) {
 		{c.client(), "nodePort", remotePod}, // the ready one
 		{c.client(), "clusterIP", localPod},
 	} {
-		if got := whoAnswers(t, cell.from, ways[cell.way]); got != cell.want {
+		if got := whoAnswers(cell.from, ways[cell.way]); got != cell.want {
 			t.Errorf("from %s by the %s: answered by %s, want %s", cell.from.Name, cell.way, got, cell.want)
 		}
 	}
@@ -141,7 +141,7 @@ func TestTopologyHintsKeepTrafficInTheZone(t *testing.T) {
 	wantAll := func(want string) {
 		t.Helper()
 		within(t, 5*time.Second, func() error {
-			if got := whoAnswers(t, c.client(), webAddress); got != want {
+			if got := whoAnswers(c.client(), webAddress); got != want {
 				return fmt.Errorf("answered by %s, want %s", got, want)
 			}
 			return nil

@@ -9,13 +9,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kube-splice/kube-splice/config"
 	"github.com/kube-splice/kube-splice/service"
 )
 
 // newTestObserver returns an observer of a node that nothing has happened on.
 func newTestObserver(t testing.TB) *observer {
 	t.Helper()
-	ob, err := newObserver(options{manifests: "-", syncPeriod: time.Second}, "node", slog.New(slog.DiscardHandler))
+	ob, err := newObserver(options{manifests: "-", syncPeriod: time.Second, kubeProxy: &settings{config: config.Default()}}, "node", slog.New(slog.DiscardHandler))
 	check(t, err)
 	t.Cleanup(ob.close)
 	return ob

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 
 	"github.com/kube-splice/kube-splice/balancer"
+	"github.com/kube-splice/kube-splice/config"
 	"github.com/kube-splice/kube-splice/service"
 	"github.com/kube-splice/kube-splice/source"
 )
@@ -17,24 +18,27 @@ type services interface {
 
 // openServices returns the source that the options name, and that name.
 func openServices(env environment, o options, ob *observer, log *slog.Logger) (services, string, error) {
+	noExternalIPs := !config.AllowsExternalIPs(o.kubeProxy.config)
 	if o.manifests != "" {
-		return &source.Manifests{Path: o.manifests, Stdin: env.Stdin, NodeName: ob.node, KnownBalancer: knownBalancer, Log: log}, o.manifests, nil
+		return &source.Manifests{
+			Path: o.manifests, Stdin: env.Stdin, NodeName: ob.node, KnownBalancer: knownBalancer, NoExternalIPs: noExternalIPs, Log: log,
+		}, o.manifests, nil
 	}
 	source.RouteClientLogs(log)
 	client := o.kubeProxy.config.ClientConnection
-	config, err := source.ClusterAccess(o.kubeProxy.flags.master, client.Kubeconfig)
+	access, err := source.ClusterAccess(o.kubeProxy.flags.master, client.Kubeconfig)
 	if errors.Is(err, source.ErrNoCluster) {
 		return nil, "", usagef("no source of Services: give --manifests PATH (a file or folder, or - for standard input) or --kubeconfig FILE; this is no pod of a cluster")
 	}
 	if err != nil {
 		return nil, "", err
 	}
-	config.QPS, config.Burst = client.QPS, int(client.Burst)
-	config.ContentType, config.AcceptContentTypes = client.ContentType, client.AcceptContentTypes
+	access.QPS, access.Burst = client.QPS, int(client.Burst)
+	access.ContentType, access.AcceptContentTypes = client.ContentType, client.AcceptContentTypes
 	return &source.Kubernetes{
-		Config: config, NodeName: ob.node, KnownBalancer: knownBalancer,
+		Config: access, NodeName: ob.node, KnownBalancer: knownBalancer, NoExternalIPs: noExternalIPs,
 		Events: ob.events.to, Requests: ob.metrics, Log: log,
-	}, config.Host, nil
+	}, access.Host, nil
 }
 
 func knownBalancer(name string) bool {

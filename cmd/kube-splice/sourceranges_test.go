@@ -27,7 +27,9 @@ func denied(from *lab.Namespace, address string) error {
 	if err := conn.SetDeadline(time.Now().Add(3 * time.Second)); err != nil {
 		return err
 	}
-	_, _ = io.WriteString(conn, "GET / HTTP/1.0\r\n\r\n")
+	if _, err := io.WriteString(conn, "GET / HTTP/1.0\r\n\r\n"); err != nil {
+		return nil // the reset is told once
+	}
 	if n, err := conn.Read(make([]byte, 1)); n > 0 || err == nil {
 		return errors.New("a client outside the source ranges is answered")
 	} else if errors.Is(err, io.EOF) {

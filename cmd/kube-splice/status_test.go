@@ -72,7 +72,7 @@ func TestHealthModeAndMetricsAreServedWhereKubeProxyServesThem(t *testing.T) {
 		for name, n := range map[string]int{"service": services, "endpoint": endpoints} {
 			awaitSeries(t, c, fmt.Sprintf("kubeproxy_sync_proxy_rules_%s_changes_total %d\n", name, n))
 		}
-		wantPage(t, c.Node, "http://127.0.0.1:10249/metrics", 200, "kubeproxy_sync_proxy_rules_service_changes_pending 0\n")
+		awaitSeries(t, c, "kubeproxy_sync_proxy_rules_service_changes_pending 0\n")
 	}
 	counted(1, 1)
 	c.apply("web", newService("web", "10.96.0.10"), newSlice("web", []string{podB}))

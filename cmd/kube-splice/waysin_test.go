@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"testing"
 	"time"
 
@@ -50,8 +49,8 @@ func TestServiceIsReachedByEveryAddressFromEverywhere(t *testing.T) {
 	wantServed(c, p, []wayIn{
 		{"10.96.0.10:80", everywhere},
 		{"10.96.0.50:80", everywhere},
-		{"10.96.0.60:80", []*lab.Namespace{c.Outside}}, // an externalIP that is not the node's
-		{"172.20.1.5:80", everywhere},                  // one that is
+		{"10.96.0.60:80", everywhere}, // an externalIP that is not the node's
+		{"172.20.1.5:80", everywhere}, // one that is
 		{"172.20.1.2:30080", everywhere},
 		{"172.20.1.5:30080", everywhere},
 		{"10.244.1.1:30080", everywhere},
@@ -71,7 +70,7 @@ func TestIPv6ServiceIsReachedByEveryAddressFromEverywhere(t *testing.T) {
 	wantServed(c, p, []wayIn{
 		{"[fd00:10:96::10]:80", everywhere},
 		{"[fd00:10:96::50]:80", everywhere},
-		{"[fd00:10:96::60]:80", []*lab.Namespace{c.Outside}},
+		{"[fd00:10:96::60]:80", everywhere},
 		{"[fd00:172:20:1::5]:80", everywhere},
 		{"[fd00:172:20:1::2]:30080", everywhere},
 		{"[fd00:172:20:1::5]:30080", everywhere},
@@ -116,17 +115,49 @@ func TestLoadBalancerThatIsToSeeItsClientsIsNotPassedBy(t *testing.T) {
 	}
 }
 
-func TestExternalIPOfAnotherMachineIsLeftToIt(t *testing.T) {
+// As in kube-proxy. The historical one left such an address to that machine.
+func TestExternalIPOfAnotherMachineLeadsToTheService(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	c.serveAll("pod-a")
 	c.serveAs(c.Outside, 80, named("its-owner"))
 	c.apply("web", newService("web", "10.96.0.10", externalIPs(lab.OutsideIP)), newSlice("web", []string{podA}))
 	c.start()
-	wantAnswer(t, c.Node, webAddress, "pod-a")
-	wantAnswer(t, c.Node, lab.OutsideIP+":80", "its-owner")
-	if _, err := os.Stat("/proc/sys/net/bridge"); err == nil { // this kernel can tell who came by a bridge port
-		wantAnswer(t, c.client(), lab.OutsideIP+":80", "its-owner")
+	for _, from := range []*lab.Namespace{c.client(), c.Node} {
+		wantAnswer(t, from, lab.OutsideIP+":80", "pod-a")
+	}
+	c.apply("web", newService("web", "10.96.0.10"))
+	for _, from := range []*lab.Namespace{c.client(), c.Node} {
+		soon(t, from, lab.OutsideIP+":80", "its-owner")
+	}
+}
+
+func TestExternalIPsAreNotServedWhereTheirGateIsOff(t *testing.T) {
+	t.Parallel()
+	for name, args := range map[string][]string{
+		"by flag": {"--feature-gates", "AllowServiceExternalIPs=false"},
+		"by file": {"--config", writeConfig(t, "featureGates: {AllowServiceExternalIPs: false}")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t)
+			c.serveAll("pod-a")
+			c.serveAs(c.Outside, 80, named("its-owner"))
+			c.apply("web", newService("web", "10.96.0.10", nodePort(30080), externalIPs(lab.OutsideIP, lab.NodeSecondIP)), newSlice("web", []string{podA}))
+			p := c.start(args...)
+			for _, from := range []*lab.Namespace{c.client(), c.Node} {
+				wantAnswer(t, from, webAddress, "pod-a")
+				wantAnswer(t, from, lab.NodeIP+":30080", "pod-a")
+				wantAnswer(t, from, lab.OutsideIP+":80", "its-owner")
+				wantRefused(t, from, lab.NodeSecondIP+":80")
+			}
+			if err := wantSaid(p, "externalIPs, which are not served", 1); err != nil {
+				t.Error(err)
+			}
+			if err := wantSaid(p, "settings without a meaning here", 0); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 
