@@ -73,11 +73,16 @@ func (p *Proxy) bind(at claimed) (int, error) {
 	if !errors.Is(err, unix.EADDRINUSE) {
 		return fd, err
 	}
+	overlaps := false
 	for own, c := range p.claims {
 		if own.protocol == at.protocol && own.at.Port() == at.at.Port() {
+			overlaps = true
 			_ = unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
 			defer func() { _ = unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 0) }()
 		}
+	}
+	if !overlaps {
+		return -1, err
 	}
 	return bind(at, true)
 }

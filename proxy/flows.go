@@ -14,7 +14,10 @@ import (
 type flows struct {
 	loop     atomic.Pointer[datagram.Loop] // nil: not opened
 	tracking *datagram.Conntrack           // the Loop's; nil with Config.Direct
-	stale    stale                         // the owner's
+
+	// The owner's.
+	stale  stale
+	closed bool
 }
 
 // openFlows opens the UDP engine. Where it cannot be told which address a client asked
@@ -64,9 +67,10 @@ func (f *flows) closeTracking() error {
 	return f.tracking.Close()
 }
 
-// close ends every flow and closes the listeners.
+// close ends every flow and closes the listeners. The counts stay.
 func (f *flows) close() {
-	if loop := f.loop.Load(); loop != nil {
+	if loop := f.loop.Load(); loop != nil && !f.closed {
+		f.closed = true
 		loop.Close()
 		_ = f.closeTracking()
 	}
