@@ -54,7 +54,7 @@ command on each, and what to try first. A web server and a UDP server answer in 
 func sayNext(w io.Writer, running *lab.Running) error {
 	enter := func(machine string) string { return strings.Join(running.Enter(machine), " ") }
 	_, err := fmt.Fprintf(w, `
-Every pod answers HTTP, and datagrams, on port %d. Start the proxy on node, in the project's folder:
+Every pod answers HTTP on port %d. Start the proxy on node, in the project's folder:
   %s %s --manifests testdata/manifests --hostname-override node
 Ask a Service from client, in another terminal:
   %s curl http://10.96.0.10/
