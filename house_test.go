@@ -28,7 +28,8 @@ var mayImport = map[string][]string{
 	"source":          {"service"},
 	"redirect":        {"service"},
 	"proxy/relay":     {},
-	"proxy":           {"service", "balancer", "proxy/relay"},
+	"proxy/datagram":  {},
+	"proxy":           {"service", "balancer", "proxy/relay", "proxy/datagram"},
 	"status":          {"service", "balancer", "proxy"},
 	"lab":             {},
 	"config":          {},
@@ -48,6 +49,7 @@ var onlyImporter = map[string][]string{
 	"github.com/vishvananda/":        {"redirect", "lab"},
 	"github.com/hashicorp/":          {"status"},
 	"github.com/prometheus/":         {"status"},
+	"github.com/ti-mo/":              {"proxy/datagram"},
 }
 
 const (

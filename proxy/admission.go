@@ -68,26 +68,38 @@ var (
 // Where one address is a load balancer's and an externalIP too, it is guarded: the
 // portals of load balancers come first.
 func (p *Proxy) admit(l *listener, f *front, client *net.TCPConn, rec *Record) error {
+	var err error
 	if p.cfg.Direct {
-		rec.Original = addrPort(client.LocalAddr())
-		if !f.uses(l.scope) { // any more
-			rec.Scope = f.portals[0].Scope
-		}
+		rec.Original, rec.Scope = addrPort(client.LocalAddr()), f.directScope(l.scope)
 		return nil
 	}
-	var err error
 	if rec.Original, err = originalDestination(client); err != nil {
 		return fmt.Errorf("%w: %w", errDirect, err)
 	}
-	portal, ok := f.portal(rec.Original, l.scope)
+	rec.Scope, err = f.admit(rec.Client.Addr(), rec.Original, l.scope)
+	return err
+}
+
+// directScope is the scope that a client of a listener of that scope gets with
+// Config.Direct: another one if no portal uses it any more.
+func (f *front) directScope(scope service.Scope) service.Scope {
+	if !f.uses(scope) {
+		return f.portals[0].Scope
+	}
+	return scope
+}
+
+// admit returns which endpoints a client gets that asked for original and came to a
+// listener of that scope, or why it gets none.
+func (f *front) admit(client netip.Addr, original netip.AddrPort, scope service.Scope) (service.Scope, error) {
+	portal, ok := f.portal(original, scope)
 	switch {
 	case !ok:
-		return errDirect
-	case portal.Kind == service.LoadBalancer && f.ranges != nil && !f.ranges.Contains(rec.Client.Addr()):
-		return errDenied
+		return scope, errDirect
+	case portal.Kind == service.LoadBalancer && f.ranges != nil && !f.ranges.Contains(client):
+		return scope, errDenied
 	}
-	rec.Scope = portal.Scope
-	return nil
+	return portal.Scope, nil
 }
 
 // portal returns the portal that a client of a listener of that scope asked for. While
@@ -110,10 +122,14 @@ func (f *front) portal(asked netip.AddrPort, scope service.Scope) (found service
 
 // notAdmitted counts a client that was not admitted and returns how that is called.
 func (p *Proxy) notAdmitted(err error) Close {
-	if errors.Is(err, errDenied) {
+	switch {
+	case errors.Is(err, errDenied):
 		p.counters.denied.Add(1)
 		return Denied
+	case errors.Is(err, errDirect):
+		p.counters.refusedDirect.Add(1)
+		return RefusedDirect
+	default: // it could not be found out
+		return Internal
 	}
-	p.counters.refusedDirect.Add(1)
-	return RefusedDirect
 }

@@ -42,6 +42,14 @@ type Config struct {
 	// HalfClosed is the limit of half-closed connections; 0 means an hour,
 	// negative means none.
 	HalfClosed time.Duration
+	// UDPTimeout ends a flow when no datagram passed in either direction for this long,
+	// where its Service has no idle timeout of its own; 0 means 30 s.
+	UDPTimeout time.Duration
+	// MaxFlows is how many flows there are at most; 0 means 65,536. The least recently
+	// used one makes room. Each takes a descriptor and an ephemeral port (ip(7)), so there
+	// are never more than half of the descriptors that listeners leave; the other half is
+	// for connections.
+	MaxFlows int
 	// Engine relays; nil means relay.Copier.
 	Engine relay.Engine
 	// Record is told of every connection once it has ended. It is called on the
@@ -64,6 +72,12 @@ func (c Config) withDefaults() Config {
 		c.HalfClosed = time.Hour
 	case c.HalfClosed < 0:
 		c.HalfClosed = 0
+	}
+	if c.UDPTimeout == 0 {
+		c.UDPTimeout = 30 * time.Second
+	}
+	if c.MaxFlows <= 0 {
+		c.MaxFlows = 1 << 16
 	}
 	if c.KeepAlive == (net.KeepAliveConfig{}) {
 		c.KeepAlive.Enable = true

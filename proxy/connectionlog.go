@@ -148,6 +148,11 @@ func (r *Record) write(out slog.Handler) error {
 		slog.Float64("duration_ms", milliseconds(r.Duration)),
 		slog.Int64("bytes_up", r.Up),
 		slog.Int64("bytes_down", r.Down),
+	)
+	if r.Name.Protocol == service.UDP {
+		line.AddAttrs(slog.Int64("datagrams_up", r.DatagramsUp), slog.Int64("datagrams_down", r.DatagramsDown))
+	}
+	line.AddAttrs(
 		slog.String("close", string(r.Close)),
 		slog.String("error", message),
 	)

@@ -102,11 +102,8 @@ func (d *dialing) blame(ctx context.Context, pick balancer.Pick, err error) {
 
 // try dials one endpoint.
 func (d *dialing) try(ctx context.Context, pick balancer.Pick) (*net.TCPConn, error) {
-	if err := service.CheckEndpoint(pick.Endpoint.Addr()); err != nil {
-		return nil, fmt.Errorf("refuse to dial %v: it is %w", pick.Endpoint, err)
-	}
-	if d.isOwnListener(pick.Endpoint) {
-		return nil, fmt.Errorf("refuse to dial %v: it is a listener of this proxy", pick.Endpoint)
+	if err := d.mayDial(service.TCP, pick.Endpoint); err != nil {
+		return nil, err
 	}
 	if d.rec.Attempts < len(tryLimits) {
 		var cancel context.CancelFunc
@@ -124,6 +121,17 @@ func (d *dialing) try(ctx context.Context, pick balancer.Pick) (*net.TCPConn, er
 		err = fmt.Errorf("dial %v: no answer after %v: %w", pick.Endpoint, time.Since(started).Round(time.Millisecond), context.DeadlineExceeded)
 	}
 	return conn, err
+}
+
+// mayDial returns why an endpoint must not be dialled, or nil.
+func (p *Proxy) mayDial(protocol service.Protocol, endpoint netip.AddrPort) error {
+	if err := service.CheckEndpoint(endpoint.Addr()); err != nil {
+		return fmt.Errorf("refuse to dial %v: it is %w", endpoint, err)
+	}
+	if p.isOwnListener(protocol, endpoint) {
+		return fmt.Errorf("refuse to dial %v: it is a listener of this proxy", endpoint)
+	}
+	return nil
 }
 
 // setMark marks a socket before it connects, so that the rules of the host's own

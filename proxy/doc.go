@@ -1,4 +1,4 @@
-// Package proxy serves the Service ports: one TCP listener for each scope of endpoints
+// Package proxy serves the Service ports: one listener for each scope of endpoints
 // that a Service port's traffic policies tell apart, and for every connection
 //
 //	accept → admit → pick → dial (elsewhere, if need be) → relay → record
@@ -9,6 +9,10 @@
 // given; [Proxy.Prune] closes what the Snapshot no longer has. So a rule never
 // leads to a closed listener.
 //
+// A UDP flow, which package datagram relays, goes through the same but for dialling:
+//
+//	first datagram → admit → pick (elsewhere, if it refuses) → relay → record
+//
 // The control path (Open, Prune) and the data path (everything from accept on)
 // share no lock: a connection reads its Service port through one atomic pointer.
 //
@@ -18,7 +22,7 @@
 // may refuse while the other serves; the Balancer and the counts are common to both.
 //
 // The package does not know where Services come from or how packets reach its
-// listeners, and it leaves UDP ports alone.
+// listeners, and it leaves SCTP ports alone.
 //
 // It answers to proxier.go, proxysocket.go and port_allocator.go of
 // pkg/proxy/userspace in the historical kube-proxy.

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/kube-splice/kube-splice/proxy/datagram"
 	"github.com/kube-splice/kube-splice/service"
 )
 
@@ -17,7 +18,8 @@ type listener struct {
 	of    *servicePort
 	scope service.Scope
 	addr  netip.AddrPort
-	ln    *net.TCPListener
+	ln    *net.TCPListener   // nil: it is for UDP
+	udp   *datagram.Listener // nil: it is for TCP
 
 	resumed chan struct{} // a token when a parked listener listens again
 	closed  chan struct{}
@@ -31,26 +33,16 @@ func (l *listener) name() service.ListenerName {
 	return service.ListenerName{Name: l.of.name, Scope: l.scope}
 }
 
-// listen opens a Service port's listener of a scope, parked at first, and begins to
-// accept.
+// listen opens a Service port's listener of a scope, parked at first.
 func (p *Proxy) listen(s *servicePort, scope service.Scope) (*listener, error) {
-	lc := net.ListenConfig{KeepAlive: p.cfg.keepAlive(), KeepAliveConfig: p.cfg.KeepAlive}
-	lc.SetMultipathTCP(false) // splice and TCP_INFO work on plain TCP sockets
-	ln, err := p.ports.listen(p.ctx, &lc, p.cfg.bindAddress(s.name.Family), service.ListenerName{Name: s.name, Scope: scope})
-	if err != nil {
+	l := &listener{of: s, scope: scope, parked: true, resumed: make(chan struct{}, 1), closed: make(chan struct{})}
+	open := p.listenTCP
+	if s.name.Protocol == service.UDP {
+		open = p.listenUDP
+	}
+	if err := open(l); err != nil {
 		return nil, err
 	}
-	if err := park(ln); err != nil {
-		_ = ln.Close()
-		return nil, err
-	}
-	addr := ln.Addr().(*net.TCPAddr).AddrPort()
-	l := &listener{
-		of: s, scope: scope, ln: ln, parked: true,
-		addr:    netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()),
-		resumed: make(chan struct{}, 1), closed: make(chan struct{}),
-	}
-	p.accepting.Go(func() { p.accept(l) })
 	level := slog.LevelDebug
 	if p.cfg.Direct { // then it is for people to connect to
 		level = slog.LevelInfo
@@ -59,10 +51,34 @@ func (p *Proxy) listen(s *servicePort, scope service.Scope) (*listener, error) {
 	return l, nil
 }
 
+// listenTCP opens l's socket and begins to accept.
+func (p *Proxy) listenTCP(l *listener) error {
+	lc := net.ListenConfig{KeepAlive: p.cfg.keepAlive(), KeepAliveConfig: p.cfg.KeepAlive}
+	lc.SetMultipathTCP(false) // splice and TCP_INFO work on plain TCP sockets
+	err := p.ports.listen(l.name(), func(port uint16) (err error) {
+		l.ln, err = listenTCP(p.ctx, &lc, netip.AddrPortFrom(p.cfg.bindAddress(l.of.name.Family), port))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if err := park(l.ln); err != nil {
+		_ = l.ln.Close()
+		return err
+	}
+	addr := l.ln.Addr().(*net.TCPAddr).AddrPort()
+	l.addr = netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())
+	p.accepting.Go(func() { p.accept(l) })
+	return nil
+}
+
 // setParked makes l refuse connections, or take them again.
 func (l *listener) setParked(parked bool) error {
 	if l.parked == parked {
 		return nil
+	}
+	if l.udp != nil {
+		return l.setParkedUDP(parked)
 	}
 	if parked {
 		err := park(l.ln)
@@ -81,9 +97,13 @@ func (l *listener) setParked(parked bool) error {
 }
 
 // close closes the listening socket for good. Connections accepted from it go on;
-// those still in search of a backend need the balancer.
+// those still in search of a backend need the balancer. Flows end.
 func (l *listener) close() {
 	close(l.closed)
+	if l.udp != nil {
+		_ = l.udp.Close()
+		return
+	}
 	_ = l.ln.Close()
 }
 

@@ -156,14 +156,14 @@ func TestShutdownResetsWhatDoesNotFinish(t *testing.T) {
 
 func TestPortsOfOtherProtocolsAreLeftAloneAndSaidOnce(t *testing.T) {
 	r := newRig(t)
-	p := newPort("dns")
-	p.Name.Protocol = service.UDP
+	p := newPort("signalling")
+	p.Name.Protocol = "sctp"
 	for range 3 {
 		if opened := r.Open(&service.Snapshot{Ports: []*service.Port{p}}); len(opened.Bindings) != 0 || opened.Failed != 0 {
-			t.Errorf("opened %+v for a UDP port", opened)
+			t.Errorf("opened %+v for an SCTP port", opened)
 		}
 	}
-	if n := r.log.count("only TCP"); n != 1 {
+	if n := r.log.count("only TCP and UDP"); n != 1 {
 		t.Errorf("said %d times, want once: %s", n, r.log.String())
 	}
 }

@@ -93,17 +93,17 @@ func (r *portPool) plan(wanted []*service.Port) {
 	}
 }
 
-// listen opens a listener on addr: at the port the one of that name had if that is
+// listen has a listener opened: at the port the one of that name had if that is
 // free, else at the first free one from a random place on. Ports are always asked
 // for by number; see park.
-func (r *portPool) listen(ctx context.Context, lc *net.ListenConfig, addr netip.Addr, name service.ListenerName) (*net.TCPListener, error) {
+func (r *portPool) listen(name service.ListenerName, open func(port uint16) error) error {
 	if before, had := r.had[name]; had {
-		ln, err := listenTCP(ctx, lc, netip.AddrPortFrom(addr, before))
+		err := open(before)
 		if err == nil || errors.Is(err, syscall.EADDRINUSE) {
 			delete(r.had, name) // taken up, or lost to another program
 		}
 		if !errors.Is(err, syscall.EADDRINUSE) {
-			return ln, err
+			return err
 		}
 	}
 	size := int(r.Last) - int(r.First) + 1
@@ -113,12 +113,11 @@ func (r *portPool) listen(ctx context.Context, lc *net.ListenConfig, addr netip.
 		if r.kept[port] || r.avoid[port] {
 			continue
 		}
-		ln, err := listenTCP(ctx, lc, netip.AddrPortFrom(addr, port))
-		if err == nil || !errors.Is(err, syscall.EADDRINUSE) {
-			return ln, err
+		if err := open(port); err == nil || !errors.Is(err, syscall.EADDRINUSE) {
+			return err
 		}
 	}
-	return nil, fmt.Errorf("%w %v (--proxy-port-range)", errNoPortLeft, r.PortRange)
+	return fmt.Errorf("%w %v (--proxy-port-range)", errNoPortLeft, r.PortRange)
 }
 
 func listenTCP(ctx context.Context, lc *net.ListenConfig, at netip.AddrPort) (*net.TCPListener, error) {
@@ -135,8 +134,14 @@ func listenTCP(ctx context.Context, lc *net.ListenConfig, at netip.AddrPort) (*n
 	if cause := new(os.SyscallError); errors.As(err, &cause) {
 		err = cause
 	}
+	return nil, notOurAddress(at.Addr(), fmt.Errorf("listen on %v: %w", at.Addr(), err))
+}
+
+// notOurAddress says of an error in listening at an address how to mend it, if that is
+// known.
+func notOurAddress(addr netip.Addr, err error) error {
 	if errors.Is(err, syscall.EADDRNOTAVAIL) {
-		return nil, fmt.Errorf("%v is no address of this node (--bind-address): %w", at.Addr(), err)
+		return fmt.Errorf("%v is no address of this node (--bind-address): %w", addr, err)
 	}
-	return nil, fmt.Errorf("listen on %v: %w", at.Addr(), err)
+	return err
 }

@@ -22,20 +22,20 @@ type Proxy struct {
 	cancel context.CancelFunc
 
 	ports portPool
+	flows flows
 
 	// The owner's.
 	services map[service.Name]*servicePort
 	open     int // listeners
-	claims   map[netip.AddrPort]*claim
+	claims   map[claimed]*claim
 	own      func() (map[netip.Addr]bool, error) // ownAddresses, asked once an Open at most
 	troubles troubles
-	alone    map[service.Name]bool // ports of other protocols, said already
 
 	published atomic.Pointer[[]*servicePort] // services, for Services
 
 	// The data path's.
-	ownPorts    atomic.Pointer[map[uint16]struct{}] // every listener's port
-	stopping    atomic.Bool                         // Shutdown has begun
+	ownPorts    atomic.Pointer[map[ownPort]struct{}]
+	stopping    atomic.Bool // Shutdown has begun
 	counters    counters
 	shortage    shortage
 	descriptors *descriptors
@@ -48,13 +48,14 @@ func New(cfg Config) *Proxy {
 	p := &Proxy{
 		cfg:         cfg.withDefaults(),
 		services:    map[service.Name]*servicePort{},
-		claims:      map[netip.AddrPort]*claim{},
+		claims:      map[claimed]*claim{},
 		descriptors: newDescriptors(),
 	}
 	p.ports = newPortPool(p.cfg.Ports, p.cfg.KeepPorts)
 	p.troubles.log, p.troubles.tell = p.cfg.Log, p.cfg.Trouble
 	p.shortage.log = p.cfg.Log
-	p.ownPorts.Store(&map[uint16]struct{}{})
+	p.flows.stale = stale{ports: map[uint16]bool{}, troubles: troubles{log: p.cfg.Log, tell: p.cfg.Trouble}}
+	p.ownPorts.Store(&map[ownPort]struct{}{})
 	p.publish()
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p
@@ -83,20 +84,9 @@ func (p *Proxy) Open(snap *service.Snapshot) Opened {
 	for _, c := range p.claims {
 		c.wanted = false
 	}
-	alone := map[service.Name]bool{}
 	for _, port := range snap.Ports {
-		if port.Name.Protocol == service.TCP {
-			p.openPort(port, snap.NodeIPs, &opened)
-			continue
-		}
-		name := port.Name
-		name.Family = 0 // one line for both
-		if !alone[name] && !p.alone[name] {
-			p.cfg.Log.Warn("only TCP is relayed yet; this Service port is left alone", "service", name.String(), "protocol", string(name.Protocol))
-		}
-		alone[name] = true
+		p.openPort(port, snap.NodeIPs, &opened)
 	}
-	p.alone = alone
 	for _, s := range p.services {
 		if !s.wanted {
 			s.leave()
@@ -104,6 +94,7 @@ func (p *Proxy) Open(snap *service.Snapshot) Opened {
 		}
 	}
 	p.storeOwnPorts()
+	p.flows.stale.follow(opened.Bindings)
 	p.counters.failing.Store(int64(opened.Failed))
 	p.troubles.end()
 	return opened
@@ -133,7 +124,7 @@ func (p *Proxy) openPort(port *service.Port, nodeIPs []netip.Addr, opened *Opene
 		if l == nil {
 			continue // said already
 		}
-		if err := p.hold(port.Name.Family, portal); err != nil {
+		if err := p.hold(port.Name, portal); err != nil {
 			opened.Failed++
 			p.noteUnheld(port.Name, portal, err)
 			continue
@@ -198,7 +189,7 @@ func (p *Proxy) Prune() (freed bool) {
 		}
 		return !s.wanted
 	})
-	maps.DeleteFunc(p.claims, func(_ netip.AddrPort, c *claim) bool {
+	maps.DeleteFunc(p.claims, func(_ claimed, c *claim) bool {
 		if !c.wanted {
 			c.release()
 			freed = true
@@ -206,15 +197,21 @@ func (p *Proxy) Prune() (freed bool) {
 		return !c.wanted
 	})
 	p.storeOwnPorts()
+	p.forgetStale()
 	return freed
 }
 
-// Shutdown closes every listener, waits for the connections until ctx ends, and
+// Shutdown closes every TCP listener, waits for the connections until ctx ends, and
 // resets those still there then. It returns when all are gone.
+//
+// UDP, with new flows, is served meanwhile, and ends when the connections have. Nothing
+// waits for flows: they never end by themselves, and their clients ask again.
 func (p *Proxy) Shutdown(ctx context.Context) {
 	p.stopping.Store(true)
 	for l := range p.listeners() {
-		l.close()
+		if l.udp == nil {
+			l.close()
+		}
 	}
 	for _, c := range p.claims {
 		c.release()
@@ -223,6 +220,7 @@ func (p *Proxy) Shutdown(ctx context.Context) {
 	stop := context.AfterFunc(ctx, p.cancel)
 	p.conns.Wait()
 	stop()
+	p.flows.close()
 	p.cancel()
 	for _, s := range p.services { // not before: a connection may still be in search of its backend
 		s.balancer.Close()
@@ -244,21 +242,27 @@ func (p *Proxy) listeners() iter.Seq[*listener] {
 	}
 }
 
+// ownPort is the port of a listener of ours.
+type ownPort struct {
+	protocol service.Protocol
+	number   uint16
+}
+
 // storeOwnPorts tells the data path which ports are our listeners', and how many
 // descriptors the control path holds.
 func (p *Proxy) storeOwnPorts() {
-	ports := make(map[uint16]struct{}, p.open)
+	ports := make(map[ownPort]struct{}, p.open)
 	for l := range p.listeners() {
-		ports[l.addr.Port()] = struct{}{}
+		ports[ownPort{l.of.name.Protocol, l.addr.Port()}] = struct{}{}
 	}
 	p.ownPorts.Store(&ports)
 	p.descriptors.standing.Store(int64(p.open + len(p.claims)))
 	p.publish()
 }
 
-// isOwnListener reports whether a dial to addr would reach one of our listeners.
-func (p *Proxy) isOwnListener(addr netip.AddrPort) bool {
-	if !p.hasListener(addr.Port()) {
+// isOwnListener reports whether addr would reach one of our listeners.
+func (p *Proxy) isOwnListener(protocol service.Protocol, addr netip.AddrPort) bool {
+	if !p.hasListener(protocol, addr.Port()) {
 		return false
 	}
 	own, err := ownAddresses()

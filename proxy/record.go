@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/kube-splice/kube-splice/proxy/datagram"
 	"github.com/kube-splice/kube-splice/proxy/relay"
 	"github.com/kube-splice/kube-splice/service"
 )
@@ -21,9 +22,11 @@ type Record struct {
 	Duration time.Duration  // from accept to the end
 	Ended    time.Time
 	Up, Down int64 // bytes client to backend, and back
-	Close    Close
-	Err      error // the error behind Close, if there is one
-	LogOff   bool  // the Service keeps its connections out of the connection log
+	// Datagrams that carried them; 0 for TCP.
+	DatagramsUp, DatagramsDown int64
+	Close                      Close
+	Err                        error // the error behind Close, if there is one
+	LogOff                     bool  // the Service keeps its connections out of the connection log
 }
 
 // Close is how a connection ended, in the words of the connection log.
@@ -40,7 +43,10 @@ const (
 	RefusedDirect Close = "refused-direct"
 	Denied        Close = "denied" // not in the source ranges
 	IdleLimit     Close = "idle"
-	HalfClosed    Close = "half-closed" // nothing moved for too long after one side had closed
+	Removed       Close = "endpoint-removed" // UDP: the endpoint, or the Service port, is gone
+	Evicted       Close = "evicted"          // UDP: the least recently used flow made room
+	Refused       Close = "refused"          // UDP: no endpoint could be reached
+	HalfClosed    Close = "half-closed"      // nothing moved for too long after one side had closed
 	Shutdown      Close = "shutdown"
 	Internal      Close = "internal"
 )
@@ -50,4 +56,9 @@ var closeOf = map[relay.Cause]Close{
 	relay.ClientReset: ClientReset, relay.BackendReset: BackendReset,
 	relay.Idle: IdleLimit, relay.HalfClosed: HalfClosed,
 	relay.Shutdown: Shutdown, relay.Internal: Internal,
+}
+
+var closeOfFlow = map[datagram.Cause]Close{
+	datagram.Idle: IdleLimit, datagram.Removed: Removed, datagram.Evicted: Evicted,
+	datagram.Refused: Refused, datagram.Shutdown: Shutdown, datagram.Internal: Internal,
 }

@@ -54,6 +54,7 @@ func (s *servicePort) update(port *service.Port, nodeIPs []netip.Addr, defaultBa
 	s.balancer.Update(policy, port.Policy.Affinity, eligible)
 	s.countEligible(eligible)
 	s.front.Store(f)
+	s.retainFlows(port.Endpoints)
 	return true
 }
 
@@ -62,6 +63,7 @@ func (s *servicePort) update(port *service.Port, nodeIPs []netip.Addr, defaultBa
 func (s *servicePort) leave() {
 	s.left = true
 	s.balancer.Update("", 0, balancer.Eligible{})
+	s.retainFlows(nil)
 	s.countEligible(balancer.Eligible{})
 }
 
