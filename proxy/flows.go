@@ -69,6 +69,7 @@ func (f *flows) closeTracking() error {
 
 // close ends every flow and closes the listeners. The counts stay.
 func (f *flows) close() {
+	f.stale.wait()
 	if loop := f.loop.Load(); loop != nil && !f.closed {
 		f.closed = true
 		loop.Close()

@@ -153,17 +153,3 @@ func TestShutdownResetsWhatDoesNotFinish(t *testing.T) {
 		t.Errorf("the client read %v, want reset", err)
 	}
 }
-
-func TestPortsOfOtherProtocolsAreLeftAloneAndSaidOnce(t *testing.T) {
-	r := newRig(t)
-	p := newPort("signalling")
-	p.Name.Protocol = "sctp"
-	for range 3 {
-		if opened := r.Open(&service.Snapshot{Ports: []*service.Port{p}}); len(opened.Bindings) != 0 || opened.Failed != 0 {
-			t.Errorf("opened %+v for an SCTP port", opened)
-		}
-	}
-	if n := r.log.count("only TCP and UDP"); n != 1 {
-		t.Errorf("said %d times, want once: %s", n, r.log.String())
-	}
-}

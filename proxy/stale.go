@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -15,6 +16,8 @@ type stale struct {
 	bindings []service.Binding // those of UDP, as of the last Open
 	ports    map[uint16]bool   // of listeners that entries may lead to
 	due      bool
+	running  chan error      // has what came of the run that goes on; nil: none does
+	looked   map[uint16]bool // ports, as that run has them
 	troubles troubles
 }
 
@@ -34,26 +37,55 @@ func (s *stale) addPorts() {
 	}
 }
 
-// forgetStale deletes the conntrack entries that do not lead where a binding does, once
-// after each change of bindings, when the rules are in force. What fails is tried again
-// at the next call.
+// forgetStale sees to it that the conntrack entries that do not lead where a binding
+// does are deleted, once after each change of bindings, when the rules are in force.
+// Reading a table of hundreds of thousands takes a while, so that is a goroutine's work,
+// one at a time. What fails, or comes meanwhile, is done at the next call.
 func (p *Proxy) forgetStale() {
 	s := &p.flows.stale
-	if p.cfg.Direct || !s.due {
+	select {
+	case err := <-s.running:
+		s.running = nil
+		s.forgot(err)
+	default:
+	}
+	if p.cfg.Direct || !s.due || s.running != nil {
 		return
 	}
+	s.due, s.looked = false, s.ports
+	s.ports = map[uint16]bool{}
+	s.addPorts()
+	running, stale := make(chan error, 1), s.entries()
+	s.running = running
+	go forgetEntries(stale, running)
+}
+
+// forgetEntries is the goroutine that deletes entries. It sends what came of it.
+func forgetEntries(stale func(original, now netip.AddrPort) bool, done chan<- error) {
 	tracking, err := datagram.OpenConntrack()
 	if err == nil {
-		_, err = tracking.Forget(s.entries())
+		_, err = tracking.Forget(stale)
 		_ = tracking.Close()
 	}
+	done <- err
+}
+
+// forgot takes what came of deleting entries.
+func (s *stale) forgot(err error) {
 	s.troubles.begin()
-	if s.troubles.note(service.Name{}, "delete stale conntrack entries", err) {
-		s.due = false
-		clear(s.ports)
-		s.addPorts()
+	if !s.troubles.note(service.Name{}, "delete stale conntrack entries", err) {
+		s.due = true
+		maps.Copy(s.ports, s.looked)
 	}
 	s.troubles.end()
+}
+
+// wait waits for the goroutine that deletes entries, if there is one.
+func (s *stale) wait() {
+	if s.running != nil {
+		<-s.running
+		s.running = nil
+	}
 }
 
 // entries tells which entries are stale: those of our portals that lead elsewhere, and
@@ -65,6 +97,7 @@ func (s *stale) entries() func(original, now netip.AddrPort) bool {
 		portal := netip.AddrPortFrom(b.Portal.Addr, b.Portal.Number)
 		listeners[portal] = append(listeners[portal], b.Listener.Port())
 	}
+	looked := s.looked
 	local, _ := ownAddresses() // without them fewer entries are known to be stale
 	return func(original, now netip.AddrPort) bool {
 		ports, ours := listeners[original]
@@ -77,6 +110,6 @@ func (s *stale) entries() func(original, now netip.AddrPort) bool {
 		case ours:
 			return true
 		}
-		return original != now && local[now.Addr()] && s.ports[now.Port()]
+		return original != now && local[now.Addr()] && looked[now.Port()]
 	}
 }
