@@ -20,6 +20,7 @@ type flow struct {
 	picked           bool // pick is to be ended
 	scope            service.Scope
 	attempts         uint16
+	refused          []netip.AddrPort // endpoints that have failed, until all have
 }
 
 // route is a listener's datagram.Router: it admits a client and picks its endpoint, or
@@ -77,12 +78,17 @@ func (f *flow) failed(pick balancer.Pick) {
 	f.listener.of.tally.failedTries.Add(1)
 }
 
-// Failed implements datagram.Token. When there is no other endpoint, the one that
-// failed may be back at the next datagram.
+// Failed implements datagram.Token. When every endpoint has failed, they may be back
+// at the next datagram.
 func (f *flow) Failed(error) netip.AddrPort {
 	f.failed(f.pick)
 	f.picked = false
-	if f.choose([]netip.AddrPort{f.pick.Endpoint}) != nil && f.choose(nil) != nil {
+	f.refused = append(f.refused, f.pick.Endpoint)
+	if f.choose(f.refused) == nil {
+		return f.pick.Endpoint
+	}
+	f.refused = nil
+	if f.choose(nil) != nil {
 		return netip.AddrPort{}
 	}
 	return f.pick.Endpoint

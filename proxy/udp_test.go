@@ -140,16 +140,37 @@ func TestFlowIsRecordedWhenItEnds(t *testing.T) {
 }
 
 func TestFlowGoesToAnotherEndpointWhenItsOwnRefuses(t *testing.T) {
-	gone, err := net.ListenPacket("udp", "10.88.0.11:0")
-	check(t, err)
-	check(t, gone.Close())
-	r := newRig(t)
-	at := r.open(newUDPPort("dns", gone.LocalAddr().String(), udpServer(t, "a")))[0]
-	for range 4 {
-		wantUDP(t, udpClient(t, inside, at), "a")
+	var gone []string
+	for range 3 {
+		conn, err := net.ListenPacket("udp", "10.88.0.11:0")
+		check(t, err)
+		check(t, conn.Close())
+		gone = append(gone, conn.LocalAddr().String())
 	}
-	if n := r.Counts().FailedTries; n == 0 {
-		t.Error("no failed try was counted")
+	r := newRig(t)
+	p := newUDPPort("dns", append(gone, udpServer(t, "a"))...)
+	p.Policy.Balancer = "source-hash" // which would choose the same one again
+	client := udpClient(t, inside, r.open(p)[0])
+	wantUDP(t, client, "a")
+	wantUDP(t, client, "a")
+	alone := newUDPPort("dns", gone[0])
+	r.open(alone) // which fails, and may be back at any time
+	before := r.Counts().FailedTries
+	_, _ = client.Write([]byte("?"))
+	for deadline := time.Now().Add(20 * time.Second); r.Counts().FailedTries == before; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no failed try was counted")
+		}
+	}
+	back, err := net.ListenPacket("udp", gone[0])
+	check(t, err)
+	defer back.Close()
+	_, err = client.Write([]byte("again"))
+	check(t, err)
+	check(t, back.SetReadDeadline(time.Now().Add(20*time.Second)))
+	buf := make([]byte, 10)
+	if n, _, err := back.ReadFrom(buf); string(buf[:n]) != "again" {
+		t.Errorf("the endpoint that is back received %q (%v)", buf[:n], err)
 	}
 }
 
@@ -183,7 +204,7 @@ func TestClientsOfUDPAreAdmittedByWhereTheyAsked(t *testing.T) {
 // listener, would be led past it by conntrack for as long as they go on.
 func TestClientsThatWereThereBeforeAreLedToTheListener(t *testing.T) {
 	r := newRuledRig(t)
-	nat(t, "iptables", "-A", "OUTPUT", "-p", "udp", "--dport", "9999", "-j", "RETURN") // conntrack works
+	nat(t, "iptables", "-A", "OUTPUT", "-p", "udp", "--dport", "9999", "-j", "REDIRECT") // so that conntrack works
 	client := udpClient(t, inside, clusterIP+":80")
 	if got, err := askUDP(client, "?", 300*time.Millisecond); err == nil {
 		t.Fatalf("answered %q though there is no Service", got)
