@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kube-splice/kube-splice/service"
 )
 
@@ -56,6 +58,37 @@ func example(entry string) string {
 		return netip.PrefixFrom(addr, addr.BitLen()).String()
 	}
 	return "192.0.2.0/24"
+}
+
+// Addresses returns the addresses of one family that this host has now and that answer
+// on node ports, but for link-local ones, sorted; the unspecified one alone stands for
+// all. nodeIPs are those of Rules.
+func (a NodePortAddresses) Addresses(family service.Family, nodeIPs []netip.Addr) ([]netip.Addr, error) {
+	if !a.primary && len(a.cidrs) == 0 { // as for nearly everybody
+		return []netip.Addr{family.Unspecified()}, nil
+	}
+	host, err := hostAddress(family, nodeIPs)
+	if err != nil {
+		return nil, err
+	}
+	wanted := a.destinations(family, host, nodeIPs)
+	if slices.ContainsFunc(wanted, func(p netip.Prefix) bool { return p.Bits() == 0 }) {
+		return []netip.Addr{family.Unspecified()}, nil
+	}
+	all, err := addresses(family)
+	if err != nil {
+		return nil, err
+	}
+	var found []netip.Addr
+	for _, its := range all {
+		addr := its.addr
+		in := func(p netip.Prefix) bool { return p.Contains(addr) }
+		if slices.ContainsFunc(wanted, in) && its.Flags&unix.IFA_F_DADFAILED == 0 && !addr.IsLinkLocalUnicast() {
+			found = append(found, addr)
+		}
+	}
+	slices.SortFunc(found, netip.Addr.Compare)
+	return slices.Compact(found), nil
 }
 
 // destinations returns what packets to node ports of one family may be sent to; a

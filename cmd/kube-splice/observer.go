@@ -50,14 +50,16 @@ func newObserver(o options, node string, log *slog.Logger) (*observer, error) {
 		events.to = source.NewEvents(node)
 	}
 	health := status.NewHealth(status.HealthConfig{Timeout: 2 * o.syncPeriod, Metrics: metrics})
-	checks := status.NewNodePortHealth(status.NodePortHealthConfig{
-		Healthy: health.Healthy,
+	ob := &observer{node: node, manifests: o.manifests != "", health: health, metrics: metrics, events: events}
+	ob.checks = status.NewNodePortHealth(status.NodePortHealthConfig{
+		Healthy:   health.Healthy,
+		Addresses: func(f service.Family) ([]netip.Addr, error) { return o.nodePortsOn.Addresses(f, ob.last.NodeIPs) },
 		Failed: func(c status.HealthCheck, err error) {
 			log.Error("cannot answer at a healthCheckNodePort; trying again", "service", c.Namespace+"/"+c.Service, "port", c.Port, "error", err)
 			events.noHealthCheck(c, err)
 		},
 	})
-	return &observer{node: node, manifests: o.manifests != "", health: health, metrics: metrics, checks: checks, events: events}, nil
+	return ob, nil
 }
 
 func (ob *observer) close() {
