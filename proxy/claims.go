@@ -25,7 +25,7 @@ type claim struct {
 
 // hold claims what a portal takes away from other programs of this node: a node
 // port, or a port on an external or load-balancer address that is the node's own.
-// It fails when another program has it.
+// It fails when another program has it, or one of our listeners, which then makes room.
 func (p *Proxy) hold(family service.Family, portal service.Portal) error {
 	if p.cfg.Direct || portal.Kind == service.ClusterIP {
 		return nil
@@ -49,8 +49,8 @@ func (p *Proxy) hold(family service.Family, portal service.Portal) error {
 		return nil
 	case errors.Is(err, unix.EADDRNOTAVAIL) && portal.Kind != service.NodePort:
 		return nil // not an address of this node
-	case errors.Is(err, unix.EADDRINUSE) && p.hasListener(portal.Number):
-		return fmt.Errorf("a listener of this proxy has port %d: keep --proxy-port-range apart from the node ports: %w", portal.Number, err)
+	case errors.Is(err, unix.EADDRINUSE) && p.listenerInTheWay(family, portal.Number):
+		return errInTheWay
 	case errors.Is(err, unix.EADDRINUSE):
 		return fmt.Errorf("another program of this node uses port %d: stop it or choose another port: %w", portal.Number, err)
 	}
@@ -73,6 +73,21 @@ func (p *Proxy) bind(at netip.AddrPort) (int, error) {
 		}
 	}
 	return bind(at)
+}
+
+// errInTheWay says that a listener of ours has the port of a portal. Which one it got
+// was chance, so it is replaced by one with another port at the next Open.
+var errInTheWay = errors.New("a listener of this proxy has this port")
+
+// listenerInTheWay reports whether a listener of ours has a port, and marks it.
+func (p *Proxy) listenerInTheWay(family service.Family, port uint16) bool {
+	for l := range p.listeners() {
+		if l.of.name.Family == family && l.addr.Port() == port {
+			l.inTheWay = true
+			return true
+		}
+	}
+	return false
 }
 
 func (p *Proxy) hasListener(port uint16) bool {

@@ -131,6 +131,10 @@ func (p *Proxy) openPort(port *service.Port, nodeIPs []netip.Addr, opened *Opene
 			continue // said already
 		}
 		err := p.hold(port.Name.Family, portal)
+		if errors.Is(err, errInTheWay) {
+			opened.Failed++ // until the listener has moved
+			continue
+		}
 		if errors.Is(err, errNoRoomForListener) {
 			opened.Failed++
 			p.troubles.note(service.Name{}, "open every listener", err) // one line for all
@@ -144,13 +148,14 @@ func (p *Proxy) openPort(port *service.Port, nodeIPs []netip.Addr, opened *Opene
 	}
 }
 
-// openListener opens the listener of a scope if it is wanted and not there yet.
+// openListener opens the listener of a scope if it is wanted and not there yet, or in
+// the way where it is.
 func (p *Proxy) openListener(s *servicePort, scope service.Scope, wanted bool, opened *Opened) {
-	if l := s.listeners[scope]; l != nil {
-		l.wanted = wanted
-		return
+	before := s.listeners[scope]
+	if before != nil {
+		before.wanted = wanted
 	}
-	if !wanted {
+	if !wanted || before != nil && !before.inTheWay {
 		return
 	}
 	if !p.roomForListener() {
@@ -170,6 +175,9 @@ func (p *Proxy) openListener(s *servicePort, scope service.Scope, wanted bool, o
 	l.wanted = true
 	s.listeners[scope] = l
 	p.open++
+	if before != nil {
+		s.leaving = append(s.leaving, before)
+	}
 }
 
 // Prune closes the listeners and gives up the node ports that the Snapshot last
@@ -185,6 +193,12 @@ func (p *Proxy) Prune() (freed bool) {
 				freed = true
 			}
 		}
+		for _, l := range s.leaving {
+			l.close()
+			p.open--
+			freed = true
+		}
+		s.leaving = nil
 		if !s.wanted {
 			s.balancer.Close()
 		}
@@ -227,8 +241,8 @@ func (p *Proxy) Shutdown(ctx context.Context) {
 func (p *Proxy) listeners() iter.Seq[*listener] {
 	return func(yield func(*listener) bool) {
 		for _, s := range p.services {
-			for _, l := range s.listeners {
-				if l != nil && !yield(l) {
+			for l := range s.open() {
+				if !yield(l) {
 					return
 				}
 			}
