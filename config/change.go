@@ -12,7 +12,8 @@ const glance = time.Second
 
 // AwaitChange returns true once the file no longer says what it said when it was
 // read, or is gone, and false when ctx ends first. A file that is written again and
-// says the same has not changed; one that is being replaced has a moment for that.
+// says the same has not changed; one that is being replaced has a moment for that. In
+// whose place there is a pipe or a folder is gone.
 //
 // It reads the file, rather than wait for events about it: a ConfigMap volume changes
 // a symbolic link somewhere on the way to the file, of which inotify tells nothing.
@@ -30,7 +31,7 @@ func AwaitChange(ctx context.Context, path string, text []byte) bool {
 			return false
 		case <-ticker.C:
 		}
-		now, err := os.ReadFile(path)
+		now, err := read(path, mustBeRegular)
 		if err != nil {
 			now = nil
 		}

@@ -2,8 +2,10 @@ package config_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -37,12 +39,14 @@ func TestChangeOfTheFileIsNoticed(t *testing.T) {
 		do   func(path string) error
 		want bool
 	}{
-		"nothing": {func(string) error { return nil }, false},
-		"touched": {func(path string) error { return os.Chtimes(path, time.Now(), time.Now()) }, false},
-		"written": {func(path string) error { return os.WriteFile(path, []byte("b"), 0o600) }, true},
-		"emptied": {func(path string) error { return os.Truncate(path, 0) }, true},
-		"deleted": {os.Remove, true},
-		"renamed": {func(path string) error { return os.Rename(path, path+".old") }, true},
+		"nothing":               {func(string) error { return nil }, false},
+		"touched":               {func(path string) error { return os.Chtimes(path, time.Now(), time.Now()) }, false},
+		"written":               {func(path string) error { return os.WriteFile(path, []byte("b"), 0o600) }, true},
+		"emptied":               {func(path string) error { return os.Truncate(path, 0) }, true},
+		"deleted":               {os.Remove, true},
+		"renamed":               {func(path string) error { return os.Rename(path, path+".old") }, true},
+		"a pipe in its place":   {func(path string) error { return errors.Join(os.Remove(path), syscall.Mkfifo(path, 0o600)) }, true},
+		"a folder in its place": {func(path string) error { return errors.Join(os.Remove(path), os.Mkdir(path, 0o700)) }, true},
 		"written again as it was": {func(path string) error {
 			if err := os.Remove(path); err != nil {
 				return err

@@ -38,7 +38,7 @@ type File struct {
 
 // Read reads a configuration file. The error is one line that names the file.
 func Read(path string) (*File, error) {
-	text, err := os.ReadFile(path)
+	text, err := read(path, mayBePipe)
 	if err != nil {
 		return nil, fmt.Errorf("read the configuration: %w", err)
 	}

@@ -103,6 +103,9 @@ func TestFilesThatCannotBeReadAreRefusedInOneLine(t *testing.T) {
 	if _, err := config.Read(folder + "/no-such-file"); err == nil || !strings.Contains(err.Error(), "no-such-file") {
 		t.Errorf("a file that is not there: %v", err)
 	}
+	if _, err := config.Read("/dev/zero"); err == nil || !strings.Contains(err.Error(), "/dev/zero is longer than 1048576 bytes") {
+		t.Errorf("a file without an end: %v", err)
+	}
 }
 
 func TestJSONIsReadToo(t *testing.T) {

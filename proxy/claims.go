@@ -32,7 +32,7 @@ type claimed struct {
 
 // hold claims what a portal takes away from other programs of this node: a node
 // port, or a port on an external or load-balancer address that is the node's own.
-// It fails when another program has it.
+// It fails when another program has it, or one of our listeners, which then makes room.
 func (p *Proxy) hold(name service.Name, portal service.Portal) error {
 	if p.cfg.Direct || portal.Kind == service.ClusterIP {
 		return nil
@@ -61,8 +61,8 @@ func (p *Proxy) hold(name service.Name, portal service.Portal) error {
 		return nil
 	case errors.Is(err, unix.EADDRNOTAVAIL) && portal.Kind != service.NodePort:
 		return nil // not an address of this node any more, or not yet
-	case errors.Is(err, unix.EADDRINUSE) && p.hasListener(name.Protocol, portal.Number):
-		return fmt.Errorf("a listener of this proxy has port %d: keep --proxy-port-range apart from the node ports: %w", portal.Number, err)
+	case errors.Is(err, unix.EADDRINUSE) && p.listenerInTheWay(name, portal.Number):
+		return errInTheWay
 	case errors.Is(err, unix.EADDRINUSE):
 		return fmt.Errorf("another program of this node uses port %d: stop it or choose another port: %w", portal.Number, err)
 	}
@@ -90,6 +90,22 @@ func (p *Proxy) bind(at claimed) (int, error) {
 		return -1, err
 	}
 	return bind(at, true)
+}
+
+// errInTheWay says that a listener of ours has the port of a portal. Which one it got
+// was chance, so it is replaced by one with another port at the next Open.
+var errInTheWay = errors.New("a listener of this proxy has this port")
+
+// listenerInTheWay reports whether a listener of ours has a port of name's family and
+// protocol, and marks it.
+func (p *Proxy) listenerInTheWay(name service.Name, port uint16) bool {
+	for l := range p.listeners() {
+		if its := l.of.name; its.Family == name.Family && its.Protocol == name.Protocol && l.addr.Port() == port {
+			l.inTheWay = true
+			return true
+		}
+	}
+	return false
 }
 
 func (p *Proxy) hasListener(protocol service.Protocol, port uint16) bool {

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -72,6 +73,46 @@ func TestNodePortOfAnotherProgramFailsAloneUntilItIsFree(t *testing.T) {
 	}
 	if n := r.log.count("solved"); n != 1 {
 		t.Errorf("the end of the trouble was said %d times: %s", n, r.log.String())
+	}
+}
+
+func TestListenerMovesAwayFromAPortThatAPortalNeeds(t *testing.T) {
+	addr, stop := echo(t, "a", "10.88.0.11:0")
+	defer stop()
+	r := newRig(t, ruled)
+	web := newPort("web", addr)
+	listener := r.open(web)[0]
+	at := netip.MustParseAddrPort(listener).Port()
+	withExternalIP := func(p *service.Port, port uint16) *service.Port {
+		p.Number, p.ExternalIPs = port, []netip.Addr{netip.MustParseAddr("10.88.0.12")}
+		return p
+	}
+	for name, claiming := range map[string]func(*service.Port, uint16) *service.Port{"nodePort": withNodePort, "externalIP": withExternalIP} {
+		other := claiming(newPort("other"), at)
+		snap := &service.Snapshot{Ports: []*service.Port{web, other}}
+		opened := r.Open(snap)
+		if wants := len(opened.Bindings); wants != 2 || opened.Failed != 1 {
+			t.Errorf("%s: %d portals are served and %d fail, want it alone to fail at first", name, wants, opened.Failed)
+		}
+		opened = r.Open(snap)
+		moved := listenerOf(t, opened, web)
+		if moved == listener {
+			t.Fatalf("%s: the listener in the way stays at %s", name, moved)
+		}
+		for _, address := range []string{listener, moved} { // rules lead to the one, then to the other
+			wantReset(t, address) // by itself nobody is served, but it listens
+		}
+		r.Prune()
+		wantRefused(t, listener)
+		if opened = r.Open(snap); opened.Failed != 0 || len(opened.Bindings) != 3 || listenerOf(t, opened, web) != moved {
+			t.Errorf("%s: %+v, want all portals and the listener where it moved", name, opened)
+		}
+		listener = r.open(web)[0]
+		r.Prune()
+		at = netip.MustParseAddrPort(listener).Port()
+	}
+	if said := r.log.String(); strings.Contains(said, "cannot") {
+		t.Errorf("said: %s", said)
 	}
 }
 

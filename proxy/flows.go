@@ -114,9 +114,7 @@ func (s *servicePort) retainFlows(endpoints []service.Endpoint) {
 	for _, e := range endpoints {
 		serving[e.Addr] = e.Ready || e.Serving
 	}
-	for _, l := range s.listeners {
-		if l != nil {
-			_ = l.udp.Retain(func(e netip.AddrPort) bool { return serving[e] }) // a closed Loop has none
-		}
+	for l := range s.open() {
+		_ = l.udp.Retain(func(e netip.AddrPort) bool { return serving[e] }) // a closed Loop has none
 	}
 }

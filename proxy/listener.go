@@ -25,8 +25,9 @@ type listener struct {
 	closed  chan struct{}
 
 	// The owner's.
-	wanted bool
-	parked bool
+	wanted   bool
+	parked   bool
+	inTheWay bool // a portal needs its port
 }
 
 func (l *listener) name() service.ListenerName {

@@ -134,22 +134,25 @@ func (p *Proxy) openPort(port *service.Port, nodeIPs []netip.Addr, opened *Opene
 }
 
 // noteUnheld says that a portal cannot be held: one line for all where descriptors are
-// too few.
+// too few, and nothing where a listener of ours is about to make room.
 func (p *Proxy) noteUnheld(name service.Name, portal service.Portal, err error) {
-	if errors.Is(err, errNoRoomForListener) {
+	switch {
+	case errors.Is(err, errInTheWay):
+	case errors.Is(err, errNoRoomForListener):
 		p.troubles.note(service.Name{}, "open every listener", err)
-	} else {
+	default:
 		p.troubles.note(name, "open "+portalText(portal), err)
 	}
 }
 
-// openListener opens the listener of a scope if it is wanted and not there yet.
+// openListener opens the listener of a scope if it is wanted and not there yet, or in
+// the way where it is.
 func (p *Proxy) openListener(s *servicePort, scope service.Scope, wanted bool, opened *Opened) {
-	if l := s.listeners[scope]; l != nil {
-		l.wanted = wanted
-		return
+	before := s.listeners[scope]
+	if before != nil {
+		before.wanted = wanted
 	}
-	if !wanted {
+	if !wanted || before != nil && !before.inTheWay {
 		return
 	}
 	if !p.roomForListener() {
@@ -169,6 +172,9 @@ func (p *Proxy) openListener(s *servicePort, scope service.Scope, wanted bool, o
 	l.wanted = true
 	s.listeners[scope] = l
 	p.open++
+	if before != nil {
+		s.leaving = append(s.leaving, before)
+	}
 }
 
 // Prune closes the listeners and gives up the node ports that the Snapshot last
@@ -184,6 +190,12 @@ func (p *Proxy) Prune() (freed bool) {
 				freed = true
 			}
 		}
+		for _, l := range s.leaving {
+			l.close()
+			p.open--
+			freed = true
+		}
+		s.leaving = nil
 		if !s.wanted {
 			s.balancer.Close()
 		}
@@ -233,8 +245,8 @@ func (p *Proxy) Shutdown(ctx context.Context) {
 func (p *Proxy) listeners() iter.Seq[*listener] {
 	return func(yield func(*listener) bool) {
 		for _, s := range p.services {
-			for _, l := range s.listeners {
-				if l != nil && !yield(l) {
+			for l := range s.open() {
+				if !yield(l) {
 					return
 				}
 			}

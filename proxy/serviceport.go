@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"iter"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -21,6 +22,7 @@ type servicePort struct {
 
 	// The owner's.
 	listeners [service.Scopes]*listener // nil: none
+	leaving   []*listener               // replaced; closed when no rule leads to them
 	wanted    bool
 	left      bool // it is gone from the Snapshot
 }
@@ -88,12 +90,9 @@ func (s *servicePort) endpoints() (most int64) {
 // scope is not in use any more serves while any other would, until it is closed: rules
 // still lead to it.
 func (s *servicePort) park() error {
-	for scope, l := range s.listeners {
-		if l == nil {
-			continue
-		}
-		eligible := s.eligible[scope].Load()
-		if !s.front.Load().uses(service.Scope(scope)) {
+	for l := range s.open() {
+		eligible := s.eligible[l.scope].Load()
+		if !s.front.Load().uses(l.scope) {
 			eligible = s.endpoints()
 		}
 		if err := l.setParked(eligible == 0); err != nil {
@@ -101,4 +100,15 @@ func (s *servicePort) park() error {
 		}
 	}
 	return nil
+}
+
+// open ranges over the listeners of s.
+func (s *servicePort) open() iter.Seq[*listener] {
+	return func(yield func(*listener) bool) {
+		for _, l := range append(s.leaving[:len(s.leaving):len(s.leaving)], s.listeners[:]...) {
+			if l != nil && !yield(l) {
+				return
+			}
+		}
+	}
 }

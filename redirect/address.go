@@ -21,18 +21,18 @@ func hostAddress(family service.Family, nodeIPs []netip.Addr) (netip.Addr, error
 	if err != nil {
 		return netip.Addr{}, err
 	}
-	addrs, err := hostAddresses(family)
+	all, err := addresses(family)
 	if err != nil {
 		return netip.Addr{}, err
 	}
 	best, bestRank := netip.Addr{}, -1
-	for _, a := range addrs {
-		addr, ok := netip.AddrFromSlice(a.IP)
-		if addr = addr.Unmap(); !ok || !usable(a, addr) {
+	for _, a := range all {
+		addr := a.addr
+		if !usable(a) {
 			continue
 		}
 		rank := 0
-		if lasts(a, addr) {
+		if lasts(a) {
 			rank += 2
 		}
 		if slices.Contains(links, a.LinkIndex) {
@@ -48,27 +48,39 @@ func hostAddress(family service.Family, nodeIPs []netip.Addr) (netip.Addr, error
 	return best, nil
 }
 
-// hostAddresses returns all addresses of this host, of every interface.
-func hostAddresses(family service.Family) ([]netlink.Addr, error) {
-	addrs, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlinkFamily(family)) })
+// address is an address of this host.
+type address struct {
+	netlink.Addr
+	addr netip.Addr
+}
+
+// addresses returns the addresses that this host has of a family.
+func addresses(family service.Family) ([]address, error) {
+	listed, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlinkFamily(family)) })
 	if err != nil {
 		return nil, fmt.Errorf("list %s addresses of this host: %w", family, err)
 	}
-	return addrs, nil
+	var all []address
+	for _, a := range listed {
+		if addr, ok := netip.AddrFromSlice(a.IP); ok {
+			all = append(all, address{a, addr.Unmap()})
+		}
+	}
+	return all, nil
 }
 
-// usable reports whether packets may be led to addr. An IPv6 address that is known
+// usable reports whether packets may be led to a. An IPv6 address that is known
 // not to be unique does not answer.
-func usable(a netlink.Addr, addr netip.Addr) bool {
-	return service.CheckEndpoint(addr) == nil && a.Flags&unix.IFA_F_DADFAILED == 0
+func usable(a address) bool {
+	return service.CheckEndpoint(a.addr) == nil && a.Flags&unix.IFA_F_DADFAILED == 0
 }
 
-// lasts reports whether addr answers already and is to stay: not one for privacy
+// lasts reports whether a answers already and is to stay: not one for privacy
 // that is replaced every day (RFC 8981), on its way out, or not yet known to be
 // unique (RFC 4862). In IPv4 the temporary flag means a second address of a network.
-func lasts(a netlink.Addr, addr netip.Addr) bool {
+func lasts(a address) bool {
 	passing := unix.IFA_F_DEPRECATED | unix.IFA_F_TENTATIVE
-	if addr.Is6() {
+	if a.addr.Is6() {
 		passing |= unix.IFA_F_TEMPORARY
 	}
 	return a.Flags&passing == 0

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kube-splice/kube-splice/service"
 )
 
@@ -58,6 +60,37 @@ func example(entry string) string {
 	return "192.0.2.0/24"
 }
 
+// Addresses returns the addresses of one family that this host has now and that answer
+// on node ports, but for link-local ones, sorted; the unspecified one alone stands for
+// all. nodeIPs are those of Rules.
+func (a NodePortAddresses) Addresses(family service.Family, nodeIPs []netip.Addr) ([]netip.Addr, error) {
+	if !a.primary && len(a.cidrs) == 0 { // as for nearly everybody
+		return []netip.Addr{family.Unspecified()}, nil
+	}
+	host, err := hostAddress(family, nodeIPs)
+	if err != nil {
+		return nil, err
+	}
+	wanted := a.destinations(family, host, nodeIPs)
+	if slices.ContainsFunc(wanted, func(p netip.Prefix) bool { return p.Bits() == 0 }) {
+		return []netip.Addr{family.Unspecified()}, nil
+	}
+	all, err := addresses(family)
+	if err != nil {
+		return nil, err
+	}
+	var found []netip.Addr
+	for _, its := range all {
+		addr := its.addr
+		in := func(p netip.Prefix) bool { return p.Contains(addr) }
+		if slices.ContainsFunc(wanted, in) && its.Flags&unix.IFA_F_DADFAILED == 0 && !addr.IsLinkLocalUnicast() {
+			found = append(found, addr)
+		}
+	}
+	slices.SortFunc(found, netip.Addr.Compare)
+	return slices.Compact(found), nil
+}
+
 // destinations returns what packets to node ports of one family may be sent to; a
 // zero-length prefix is every address. The primary address is the Node object's
 // first of the family, or else host.
@@ -88,34 +121,4 @@ func (a NodePortAddresses) destinations(family service.Family, host netip.Addr, 
 		add(netip.PrefixFrom(family.Unspecified(), 0))
 	}
 	return dests
-}
-
-// OfNode returns the addresses of this node that answer on node ports of one family,
-// for servers that are to listen on those alone; none stands for every address. The
-// primary one is as for rules.
-func (a NodePortAddresses) OfNode(family service.Family, nodeIPs []netip.Addr) ([]netip.Addr, error) {
-	var host netip.Addr
-	if a.primary {
-		var err error
-		if host, err = hostAddress(family, nodeIPs); err != nil {
-			return nil, err
-		}
-	}
-	dests := a.destinations(family, host, nodeIPs)
-	if slices.ContainsFunc(dests, func(p netip.Prefix) bool { return p.Bits() == 0 }) {
-		return nil, nil
-	}
-	addrs, err := hostAddresses(family)
-	if err != nil {
-		return nil, err
-	}
-	var its []netip.Addr
-	for _, listed := range addrs {
-		addr, ok := netip.AddrFromSlice(listed.IP)
-		addr = addr.Unmap()
-		if ok && slices.ContainsFunc(dests, func(p netip.Prefix) bool { return p.Contains(addr) }) {
-			its = append(its, addr)
-		}
-	}
-	return its, nil
 }

@@ -12,6 +12,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -140,6 +141,9 @@ func (c *client) listWatch(r resource) (*cache.ListWatch, error) {
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 			list := r.newList()
 			err := request(options).Do(ctx).Into(list)
+			if version, _ := apimeta.NewAccessor().ResourceVersion(list); err == nil && version == "" {
+				err = fmt.Errorf("what answers is no list of %s: is this an API server?", r)
+			}
 			c.troubles.answered(ctx, "list", r, err)
 			return list, err
 		},
@@ -147,7 +151,7 @@ func (c *client) listWatch(r resource) (*cache.ListWatch, error) {
 			options.Watch = true
 			w, err := request(options).Watch(ctx)
 			if options.SendInitialEvents != nil {
-				return w, final(err) // if it failed, a list follows
+				return w, final(err, options.ResourceVersion) // if it failed, a list follows
 			}
 			c.troubles.answered(ctx, "watch", r, err)
 			return w, err
@@ -156,9 +160,11 @@ func (c *client) listWatch(r resource) (*cache.ListWatch, error) {
 }
 
 // final hides from a reflector that an error may pass. It would repeat a watch that
-// is to begin with the whole state after a sleep that does not end with its context.
-func final(err error) error {
-	if utilnet.IsConnectionRefused(err) || apierrors.IsTooManyRequests(err) {
+// is to begin with the whole state after a sleep that does not end with its context,
+// or without any where it names no version that could be too old.
+func final(err error, version string) error {
+	expired := version == "" && (apierrors.IsResourceExpired(err) || apierrors.IsGone(err))
+	if expired || utilnet.IsConnectionRefused(err) || apierrors.IsTooManyRequests(err) {
 		return fmt.Errorf("%v", err)
 	}
 	return err

@@ -171,6 +171,9 @@ func (k *Kubernetes) awaitFirst(ctx context.Context, known *cluster, log *slog.L
 		case <-ctx.Done():
 			return false
 		case <-late.C:
+			if !known.listed() {
+				log.Warn(fmt.Sprintf("Services and EndpointSlices are not all listed by the API server after %v; nothing is changed until they are", patience))
+			}
 			if waitsForNode {
 				log.Warn(fmt.Sprintf("no Node %q with addresses in the API server after %v; going on without it", k.NodeName, patience))
 			}

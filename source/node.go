@@ -63,11 +63,20 @@ func podCIDRs(node *corev1.Node, say say) []netip.Prefix {
 	return found
 }
 
-// nodeIPs returns the node's internal addresses in the order of its status.
+// nodeIPs returns the node's internal addresses in the order of its status. In a family
+// without any, the external ones take their place, as in kube-proxy.
 func nodeIPs(node *corev1.Node, say say) []netip.Addr {
+	internal := addressesOfType(node, corev1.NodeInternalIP, say)
+	external := slices.DeleteFunc(addressesOfType(node, corev1.NodeExternalIP, say), func(ip netip.Addr) bool {
+		return slices.ContainsFunc(internal, func(other netip.Addr) bool { return service.FamilyOf(other) == service.FamilyOf(ip) })
+	})
+	return primaryFirst(append(internal, external...))
+}
+
+func addressesOfType(node *corev1.Node, kind corev1.NodeAddressType, say say) []netip.Addr {
 	var ips []netip.Addr
 	for _, a := range node.Status.Addresses {
-		if a.Type != corev1.NodeInternalIP {
+		if a.Type != kind {
 			continue
 		}
 		ip, err := parseAddr(a.Address)
@@ -77,7 +86,7 @@ func nodeIPs(node *corev1.Node, say say) []netip.Addr {
 		}
 		ips = append(ips, ip)
 	}
-	return primaryFirst(ips)
+	return ips
 }
 
 // primaryFirst moves the first address of each family to the front.

@@ -25,6 +25,16 @@ func TestNodeAddressesHaveThePrimaryOfEachFamilyFirst(t *testing.T) {
 	onlyNotice(t, notices, "Node node", `"x"`)
 }
 
+func TestExternalAddressesOfANodeCountInAFamilyWithoutInternalOnes(t *testing.T) {
+	external := corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: "192.0.2.2"}
+	for internal, want := range map[string][]string{"": {"192.0.2.2"}, "fd00::2": {"fd00::2", "192.0.2.2"}, "10.0.0.2": {"10.0.0.2"}} {
+		node := newNode(strings.Fields(internal)...)
+		node.Status.Addresses = append(node.Status.Addresses, external)
+		snapshot, _ := build(source.Objects{Node: node})
+		equal(t, "node IPs", texts(snapshot.NodeIPs), want)
+	}
+}
+
 func inZone(zone string) *corev1.Node {
 	node := newNode("172.20.1.2")
 	if zone != "" {

@@ -43,10 +43,25 @@ type Notice struct {
 // notices collects what a build has to say.
 type notices []Notice
 
+// Whoever may write an object may fill it with faults: what is said of one at a time is
+// so many notices at most, of so many bytes each.
+const mostNotices, longestNotice = 20, 1024
+
 // about returns a function that adds a notice about one object.
 func (n *notices) about(object string) say {
+	said := 0
 	return func(format string, args ...any) {
-		*n = append(*n, Notice{Object: object, Text: fmt.Sprintf(format, args...)})
+		said++
+		text := fmt.Sprintf(format, args...)
+		switch {
+		case said > mostNotices:
+			return
+		case said == mostNotices:
+			text = "has more faults, which are not said one by one: mend those that are"
+		case len(text) > longestNotice:
+			text = cut(text, longestNotice) + "…"
+		}
+		*n = append(*n, Notice{Object: object, Text: text})
 	}
 }
 

@@ -7,8 +7,10 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -53,12 +55,25 @@ func (o observed) RoundTrip(request *http.Request) (*http.Response, error) {
 		verb = "watch"
 	}
 	switch {
+	case err == nil && asksForPatience(response):
+		response.Header.Set("Retry-After", strconv.Itoa(int(longestPatience.Seconds())))
 	case err != nil && request.Context().Err() == nil:
 		o.troubles.failed(verb, o.resource, unreachable, err)
 	case err == nil && response.StatusCode == http.StatusOK && verb == "watch" && isAPI(response):
 		o.troubles.worked(verb, o.resource)
 	}
 	return response, err
+}
+
+// longestPatience bounds the time for which a request is put off because the answer has
+// asked for it (Retry-After, RFC 9110). Some gateways ask for hours while a server is
+// away, and client-go waits without a word.
+const longestPatience = 10 * time.Second
+
+// asksForPatience reports whether an answer asks for more than that.
+func asksForPatience(response *http.Response) bool {
+	seconds, err := strconv.Atoi(response.Header.Get("Retry-After"))
+	return err == nil && seconds > int(longestPatience.Seconds())
 }
 
 // WrappedRoundTripper lets client-go find the transport observed.

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -30,9 +31,8 @@ type NodePortHealthConfig struct {
 	// Healthy reports whether the proxy itself does its work; nil means that it
 	// always does. Health.Healthy is meant for it.
 	Healthy func() bool
-	// Addresses returns where to listen, from nodePortAddresses; a family without any
-	// is listened for on every address. It is asked whenever a server is opened. Nil
-	// means every address.
+	// Addresses returns this node's addresses of a family to listen on, as
+	// nodePortAddresses has them now; the unspecified one stands for all. Nil: on all.
 	Addresses func(service.Family) ([]netip.Addr, error)
 	// Failed is told of a server that cannot be opened, once until it can. May be
 	// nil.
@@ -53,12 +53,15 @@ func NewNodePortHealth(cfg NodePortHealthConfig) *NodePortHealth {
 	if cfg.Healthy == nil {
 		cfg.Healthy = func() bool { return true }
 	}
+	if cfg.Addresses == nil {
+		cfg.Addresses = func(f service.Family) ([]netip.Addr, error) { return []netip.Addr{f.Unspecified()}, nil }
+	}
 	return &NodePortHealth{cfg: cfg, servers: map[HealthCheck]*checkServer{}}
 }
 
-// Sync closes the servers of checks that are gone, opens those of new ones, and
-// gives every one its count. The error names what could not be opened; the next Sync
-// tries it again.
+// Sync closes the servers of checks that are gone, opens those of new ones, opens
+// those anew whose addresses have changed, and gives every one its count. The error
+// names what could not be opened; the next Sync tries it again.
 func (n *NodePortHealth) Sync(checks []HealthCheck) error {
 	wanted := make(map[HealthCheck]bool, len(checks))
 	for _, check := range checks {
@@ -72,9 +75,10 @@ func (n *NodePortHealth) Sync(checks []HealthCheck) error {
 	}
 	var errs []error
 	failing := map[HealthCheck]bool{}
+	addresses := onceEach(n.cfg.Addresses)
 	for _, check := range checks {
 		id := identity(check)
-		server, err := n.server(id)
+		server, err := n.server(id, addresses)
 		if err != nil {
 			errs = append(errs, err)
 			failing[id] = true
@@ -102,16 +106,20 @@ func identity(check HealthCheck) HealthCheck {
 }
 
 // server returns the server of a check, opened if need be.
-func (n *NodePortHealth) server(id HealthCheck) (*checkServer, error) {
-	if server := n.servers[id]; server != nil {
-		return server, nil
-	}
-	server := &checkServer{check: id, healthy: n.cfg.Healthy}
-	server.http = newHTTPServer(server, slog.New(slog.DiscardHandler))
-	addresses, err := n.addresses(id.Family)
+func (n *NodePortHealth) server(id HealthCheck, of func(service.Family) ([]netip.Addr, error)) (*checkServer, error) {
+	addresses, err := of(id.Family)
 	if err != nil {
 		return nil, fmt.Errorf("answer health checks of %s/%s: %w", id.Namespace, id.Service, err)
 	}
+	if server := n.servers[id]; server != nil {
+		if slices.Equal(server.addresses, addresses) {
+			return server, nil
+		}
+		server.close()
+		delete(n.servers, id)
+	}
+	server := &checkServer{check: id, healthy: n.cfg.Healthy, addresses: addresses}
+	server.http = newHTTPServer(server, slog.New(slog.DiscardHandler))
 	for _, addr := range addresses {
 		ln, err := net.Listen(network(id.Family), netip.AddrPortFrom(addr, id.Port).String())
 		if err != nil {
@@ -125,13 +133,16 @@ func (n *NodePortHealth) server(id HealthCheck) (*checkServer, error) {
 	return server, nil
 }
 
-func (n *NodePortHealth) addresses(f service.Family) ([]netip.Addr, error) {
-	if n.cfg.Addresses != nil {
-		if own, err := n.cfg.Addresses(f); err != nil || len(own) > 0 {
-			return own, err
+// onceEach returns a function that asks addresses once for each family.
+func onceEach(addresses func(service.Family) ([]netip.Addr, error)) func(service.Family) ([]netip.Addr, error) {
+	four := sync.OnceValues(func() ([]netip.Addr, error) { return addresses(service.IPv4) })
+	six := sync.OnceValues(func() ([]netip.Addr, error) { return addresses(service.IPv6) })
+	return func(f service.Family) ([]netip.Addr, error) {
+		if f == service.IPv6 {
+			return six()
 		}
+		return four()
 	}
-	return []netip.Addr{f.Unspecified()}, nil
 }
 
 func network(f service.Family) string {
@@ -147,6 +158,7 @@ type checkServer struct {
 	healthy   func() bool
 	local     atomic.Int64
 	http      *http.Server
+	addresses []netip.Addr
 	listeners []net.Listener
 }
 

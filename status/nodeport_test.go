@@ -131,27 +131,41 @@ func TestHealthCheckOfEachFamilyHasItsOwnCount(t *testing.T) {
 	wantCheck(t, "http://[::1]:32001", 200, "web", 3, true)
 }
 
-// inIPv4 has addresses for IPv4, and none for IPv6.
-func inIPv4(addresses ...string) func(service.Family) ([]netip.Addr, error) {
-	return func(f service.Family) (its []netip.Addr, err error) {
-		for _, text := range addresses {
-			if f == service.IPv4 {
-				its = append(its, netip.MustParseAddr(text))
-			}
-		}
-		return its, nil
-	}
-}
-
 func TestHealthChecksListenOnTheGivenAddressesOnly(t *testing.T) {
-	n := newNodePortHealth(t, status.NodePortHealthConfig{Addresses: inIPv4("127.0.0.2", "127.0.0.3")})
+	four := addresses("127.0.0.2", "127.0.0.3")
+	n := newNodePortHealth(t, status.NodePortHealthConfig{Addresses: func(f service.Family) ([]netip.Addr, error) {
+		if f == service.IPv6 {
+			return addresses("::"), nil
+		}
+		return four, nil
+	}})
 	six := webCheck(32001, 3)
 	six.Family = service.IPv6
-	check(t, n.Sync([]status.HealthCheck{webCheck(32001, 1), six}))
+	checks := []status.HealthCheck{webCheck(32001, 1), six}
+	check(t, n.Sync(checks))
 	wantCheck(t, "http://127.0.0.2:32001", 200, "web", 1, true)
 	wantCheck(t, "http://127.0.0.3:32001", 200, "web", 1, true)
 	wantClosed(t, "127.0.0.1:32001")
-	wantCheck(t, "http://[::1]:32001", 200, "web", 3, true) // no address of the family: all of them
+	wantCheck(t, "http://[::1]:32001", 200, "web", 3, true)
+
+	four = addresses("127.0.0.3", "127.0.0.4") // the node has others now
+	check(t, n.Sync(checks))
+	wantCheck(t, "http://127.0.0.3:32001", 200, "web", 1, true)
+	wantCheck(t, "http://127.0.0.4:32001", 200, "web", 1, true)
+	wantClosed(t, "127.0.0.2:32001")
+
+	four = nil
+	check(t, n.Sync(checks))
+	wantClosed(t, "127.0.0.3:32001")
+	wantCheck(t, "http://[::1]:32001", 200, "web", 3, true)
+}
+
+func addresses(list ...string) []netip.Addr {
+	var all []netip.Addr
+	for _, a := range list {
+		all = append(all, netip.MustParseAddr(a))
+	}
+	return all
 }
 
 func TestHealthCheckOnATakenPortIsToldOnceAndTriedAgain(t *testing.T) {
@@ -159,7 +173,7 @@ func TestHealthCheckOnATakenPortIsToldOnceAndTriedAgain(t *testing.T) {
 	check(t, err)
 	var failed []status.HealthCheck
 	n := newNodePortHealth(t, status.NodePortHealthConfig{
-		Addresses: inIPv4("127.0.0.2", "127.0.0.3"),
+		Addresses: func(service.Family) ([]netip.Addr, error) { return addresses("127.0.0.2", "127.0.0.3"), nil },
 		Failed:    func(c status.HealthCheck, err error) { failed = append(failed, c) },
 	})
 	checks := []status.HealthCheck{webCheck(32001, 1), {Namespace: "default", Service: "other", Family: service.IPv4, Port: 32002, LocalEndpoints: 1}}

@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"os/signal"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/kube-splice/kube-splice/proxy"
@@ -20,13 +18,11 @@ type connectionLog struct {
 	close  func()
 }
 
-// openConnectionLog opens the connection log. While it is open, SIGHUP makes it open
+// openConnectionLog opens the connection log. While it is open, a hangup makes it open
 // its file anew, for the sake of log rotation. The caller closes it.
-func openConnectionLog(env environment, o options, log *slog.Logger) (*connectionLog, error) {
-	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP)
+func openConnectionLog(env environment, o options, hangups <-chan os.Signal, log *slog.Logger) (*connectionLog, error) {
 	if o.connectionLog == "off" {
-		return &connectionLog{close: func() { signal.Stop(hangups) }}, nil
+		return &connectionLog{close: func() {}}, nil
 	}
 	sink := env.Stdout
 	ended, end := context.WithCancel(context.Background())
@@ -41,7 +37,6 @@ func openConnectionLog(env environment, o options, log *slog.Logger) (*connectio
 	}
 	records := proxy.NewConnectionLog(sink, o.connectionLog == "json", log)
 	finish := func() {
-		signal.Stop(hangups)
 		end()
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		defer cancel()

@@ -163,12 +163,22 @@ func (d *daemon) settle() {
 	}
 }
 
+// longJob is after how long a job is said to be at work. It is not ended: nobody knows
+// how long many rules take on a slow machine, and /livez tells of updates that wait.
+const longJob = 10 * time.Second
+
 // start runs a job in its own goroutine.
 func (d *daemon) start(ctx context.Context, job func(context.Context, redirect.Rules) outcome) {
 	want, done := d.want, make(chan outcome, 1)
 	d.dirty = false
 	d.job = done
-	go func() { done <- job(ctx, want) }()
+	long := time.AfterFunc(longJob, func() {
+		d.log.Warn("iptables programs are still at work on the rules; should one hang, end it, and it is run again", "after", longJob)
+	})
+	go func() {
+		defer long.Stop()
+		done <- job(ctx, want)
+	}()
 }
 
 // sync returns the job that writes the rules: full says that any may need it, and not

@@ -50,10 +50,8 @@ func newObserver(o options, node string, log *slog.Logger) (*observer, error) {
 	health := status.NewHealth(status.HealthConfig{Timeout: 2 * o.syncPeriod, Metrics: metrics})
 	ob := &observer{node: node, manifests: o.manifests != "", health: health, metrics: metrics, events: events}
 	ob.checks = status.NewNodePortHealth(status.NodePortHealthConfig{
-		Healthy: health.Healthy,
-		Addresses: func(f service.Family) ([]netip.Addr, error) {
-			return o.nodePortsOn.OfNode(f, ob.last.NodeIPs)
-		},
+		Healthy:   health.Healthy,
+		Addresses: func(f service.Family) ([]netip.Addr, error) { return o.nodePortsOn.Addresses(f, ob.last.NodeIPs) },
 		Failed: func(c status.HealthCheck, err error) {
 			log.Error("cannot answer at a healthCheckNodePort; trying again", "service", c.Namespace+"/"+c.Service, "port", c.Port, "error", err)
 			events.noHealthCheck(c, err)

@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
+	"os/signal"
 	"sync"
+	"syscall"
 
 	"github.com/kube-splice/kube-splice/proxy"
 	"github.com/kube-splice/kube-splice/redirect"
@@ -15,6 +18,9 @@ import (
 
 // runProxy runs the proxy until ctx ends, then drains it.
 func runProxy(ctx context.Context, env environment, o options) error {
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP) // from here on it ends nothing, whoever listens
+	defer signal.Stop(hangups)
 	log, node, err := prepare(env, &o)
 	if err != nil {
 		return err
@@ -40,7 +46,7 @@ func runProxy(ctx context.Context, env environment, o options) error {
 	defer in.close()
 	o.kubeProxy.say(log)
 	o.kubeProxy.applyToKernel(o.manifests == "", log)
-	records, err := openConnectionLog(env, o, log)
+	records, err := openConnectionLog(env, o, hangups, log)
 	if err != nil {
 		return err
 	}

@@ -95,6 +95,21 @@ func TestSecondProgramOnOneNodeIsTurnedAway(t *testing.T) {
 	}
 }
 
+func TestHangupWhileTheProgramStartsDoesNotEndIt(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.small()
+	slow := t.TempDir()
+	asked := slow + "/asked"
+	const save = "#!/bin/sh\nif [ ! -e %[1]s ]; then : >%[1]s; sleep 1; fi\nPATH=${PATH#*:} exec iptables-save \"$@\"\n"
+	check(t, os.WriteFile(slow+"/iptables-save", fmt.Appendf(nil, save, asked), 0o755))
+	p := c.launch("PATH=" + slow + ":$PATH")
+	eventually(t, func() error { _, err := os.Stat(asked); return err })
+	check(t, p.cmd.Process.Signal(syscall.SIGHUP))
+	p.waitReady()
+	wantAnswer(t, c.Outside, "10.96.0.10:80", "pod-a")
+}
+
 func TestProgramToldToStopWhileItStartsEndsWell(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)

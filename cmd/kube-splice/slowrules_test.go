@@ -1,6 +1,9 @@
 package main
 
 import (
+	"strconv"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -60,6 +63,27 @@ func TestChangesWithoutAnEndLeaveTheProgramHealthy(t *testing.T) {
 // checkPace demands that every attempt succeeded, and quickly. One that waited for
 // a rule program would take seconds, and with it the many that came meanwhile; the
 // few that a busy machine delays are let pass.
+// hangsOnce is a script that makes a program hang the first time, and note its process.
+const hangsOnce = `[ -e $DIR/hung ] && exec $REAL "$@"
+echo $$ >>$DIR/hung
+exec sleep 1000`
+
+func TestRuleProgramThatHangsIsSaidAndMayBeEnded(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.small()
+	p := c.programs("nft")
+	program := c.launch(p.setup())
+	program.waitReady()
+	p.wrap("iptables-restore", hangsOnce)
+	c.apply("new", newService("new", "10.96.0.11"), newSlice("new", []string{podA}))
+	eventually(t, func() error { return wantSaid(program, "still at work on the rules", 1) })
+	hung, err := strconv.Atoi(strings.TrimSpace(p.note("hung")))
+	check(t, err)
+	check(t, syscall.Kill(hung, syscall.SIGKILL))
+	eventually(t, func() error { return answeredBy(c, "10.96.0.11:80", "pod-a") })
+}
+
 func checkPace(t *testing.T, attempts []attempt) {
 	t.Helper()
 	slow := 0

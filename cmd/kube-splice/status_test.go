@@ -127,6 +127,30 @@ func TestHealthCheckNodePortTellsOfLocalEndpoints(t *testing.T) {
 	})
 }
 
+func TestHealthChecksAnswerOnlyWhereNodePortsDo(t *testing.T) {
+	t.Parallel()
+	const primary, second = lab.NodeIP, "172.20.1.5"
+	for flag, answers := range map[string]map[string]bool{
+		"":             {primary: true, second: true},
+		"primary":      {primary: true, second: false},
+		second + "/32": {primary: false, second: true},
+	} {
+		c := newCluster(t)
+		c.apply("web", newService("web", "10.96.0.10", nodePort(30080), func(s *corev1.Service) {
+			s.Spec.Type = corev1.ServiceTypeLoadBalancer
+			s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+			s.Spec.HealthCheckNodePort = 32000
+		}))
+		p := c.start("--nodeport-addresses", flag)
+		for address, want := range answers {
+			if _, _, err := get(c.Outside, "http://"+address+":32000/"); (err == nil) != want {
+				t.Errorf("--nodeport-addresses %q: %s answers with %v, want an answer: %t", flag, address, err, want)
+			}
+		}
+		p.kill(syscall.SIGTERM)
+	}
+}
+
 func TestStatusAddressThatIsTakenIsFatalOnlyIfAsked(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -145,20 +169,4 @@ func TestStatusAddressThatIsTakenIsFatalOnlyIfAsked(t *testing.T) {
 	}
 	_ = ln.Close()
 	eventually(t, func() error { _, _, err := get(c.Outside, "http://172.20.1.2:10256/livez"); return err })
-}
-
-func TestHealthChecksAnswerWhereNodePortsDo(t *testing.T) {
-	t.Parallel()
-	c := newCluster(t)
-	web := newService("web", "10.96.0.10", nodePort(30080), func(s *corev1.Service) {
-		s.Spec.Type = corev1.ServiceTypeLoadBalancer
-		s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
-		s.Spec.HealthCheckNodePort = 32000
-	})
-	c.apply("web", web)
-	c.start("--nodeport-addresses", lab.NodeSecondIP+"/32,localhost")
-	for _, address := range []string{lab.NodeSecondIP, "127.0.0.1"} {
-		wantPage(t, c.Node, "http://"+address+":32000/", 503, `"localEndpoints": 0`)
-	}
-	wantRefused(t, c.Outside, lab.NodeIP+":32000")
 }

@@ -2,9 +2,12 @@ package main
 
 import (
 	"net"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kube-splice/kube-splice/lab"
 )
 
 // greet lets every client of a listener read a word, until the listener is closed.
@@ -94,4 +97,29 @@ func TestExhaustedPortRangeStopsOnlyWhatFindsNoPort(t *testing.T) {
 	soon(t, c.Outside, "10.96.0.13:80", "pod-a")
 	check(t, answeredBy(c, "172.20.1.2:30080", "pod-a"))
 	check(t, p.wantPortals("10.96.0.11:80", "10.96.0.12:80", "10.96.0.13:80", ":30080"))
+}
+
+func TestNodePortGetsThePortThatAListenerHad(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.small()
+	p := c.start()
+	held := hold(t, c.Outside, webAddress)
+	steady := askSteadily(t, c.Outside, webAddress, 10*time.Millisecond)
+	number := redirectedTo.FindStringSubmatch(strings.Join(c.ourRules(), "\n"))[1]
+	port, err := strconv.Atoi(number)
+	check(t, err)
+	c.apply("new", newService("new", "10.96.0.11", nodePort(int32(port))), newSlice("new", []string{podA}))
+	eventually(t, func() error { return answeredBy(c, lab.NodeIP+":"+number, "pod-a") })
+	for _, a := range steady.stop() {
+		if a.who != "pod-a" {
+			t.Errorf("a client of the listener that moved: %v", a)
+		}
+	}
+	if who, err := held.ask(); err != nil || who != "pod-a" {
+		t.Errorf("the connection by the listener that moved: %q %v", who, err)
+	}
+	if said := p.said.text(); strings.Contains(said, "level=ERROR") {
+		t.Errorf("it said %s", said)
+	}
 }
