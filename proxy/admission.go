@@ -122,10 +122,14 @@ func (f *front) portal(asked netip.AddrPort, scope service.Scope) (found service
 
 // notAdmitted counts a client that was not admitted and returns how that is called.
 func (p *Proxy) notAdmitted(err error) Close {
-	if errors.Is(err, errDenied) {
+	switch {
+	case errors.Is(err, errDenied):
 		p.counters.denied.Add(1)
 		return Denied
+	case errors.Is(err, errDirect):
+		p.counters.refusedDirect.Add(1)
+		return RefusedDirect
+	default: // it could not be found out
+		return Internal
 	}
-	p.counters.refusedDirect.Add(1)
-	return RefusedDirect
 }

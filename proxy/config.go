@@ -45,8 +45,10 @@ type Config struct {
 	// UDPTimeout ends a flow when no datagram passed in either direction for this long,
 	// where its Service has no idle timeout of its own; 0 means 30 s.
 	UDPTimeout time.Duration
-	// MaxFlows is how many flows there are at most; 0 means 65,536, but never more than
-	// half of the descriptors. The least recently used one makes room.
+	// MaxFlows is how many flows there are at most; 0 means 65,536. The least recently
+	// used one makes room. Each takes a descriptor and an ephemeral port (ip(7)), so there
+	// are never more than half of the descriptors that listeners leave; the other half is
+	// for connections.
 	MaxFlows int
 	// Engine relays; nil means relay.Copier.
 	Engine relay.Engine

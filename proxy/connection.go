@@ -32,7 +32,8 @@ func (p *Proxy) serve(l *listener, client *net.TCPConn) {
 	limits := relay.Limits{HalfClosed: p.cfg.HalfClosed, Idle: front.port.Policy.IdleTimeout, Unanswered: p.cfg.unanswered()}
 	p.cfg.Engine.Relay(p.ctx, relay.Pair{Client: client, Backend: backend, Limits: limits}, func(r relay.Result) {
 		pick.Done()
-		p.relayed(l.of, r)
+		l.of.tally.active.Add(-1)
+		p.relayed(l.of, r.Up, r.Down)
 		rec.Up, rec.Down, rec.Close, rec.Err = r.Up, r.Down, closeOf[r.Cause], r.Err
 		p.ended(rec, accepted)
 	})

@@ -17,8 +17,9 @@ const descriptorsEach = 2 + 2*2
 // a burst of clients would take every descriptor, and while all of them waited for
 // one more to reach their backends, nobody would be served and no rule be written.
 type descriptors struct {
-	limit    int64 // for all that follows
-	kept     int64 // beyond limit, for rules, manifests and logs
+	limit    int64        // for all that follows
+	kept     int64        // beyond limit, for rules, manifests and logs
+	flows    atomic.Int64 // of limit, for flows of UDP whether or not they are there
 	standing atomic.Int64
 	waiting  atomic.Int64  // clients accepted that wait for room
 	freed    chan struct{} // a token when a connection ended while some wait
@@ -37,9 +38,17 @@ func newDescriptors() *descriptors {
 }
 
 // roomForListener reports whether another listener, or another held port, leaves
-// enough for connections: a quarter of what there is.
+// enough for connections: a quarter of what flows leave.
 func (p *Proxy) roomForListener() bool {
-	return int64(p.open+len(p.claims)) < p.descriptors.limit-p.descriptors.limit/4
+	most := p.descriptors.limit - p.descriptors.flows.Load()
+	return int64(p.open+len(p.claims)) < most-most/4
+}
+
+// shareFor returns how many flows of UDP there may be, of the number wanted: half of what
+// the listeners have left. The other half is for connections, so neither can take what
+// the other needs.
+func (d *descriptors) shareFor(flows, standing int) int64 {
+	return min(int64(flows), max((d.limit-int64(standing))/2, 1))
 }
 
 var errNoRoomForListener = errors.New("too few descriptors for every Service port; raise the limit on open files (ulimit -n)")
@@ -54,7 +63,7 @@ var (
 // reserve counts a connection among the active ones if there is room for it.
 func (p *Proxy) reserve() bool {
 	d := p.descriptors
-	taken := p.counters.active.Add(1)*descriptorsEach + d.standing.Load() + d.waiting.Load()
+	taken := p.counters.active.Add(1)*descriptorsEach + d.standing.Load() + d.waiting.Load() + d.flows.Load()
 	if taken > d.limit {
 		p.counters.active.Add(-1)
 		return false

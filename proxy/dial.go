@@ -102,7 +102,7 @@ func (d *dialing) blame(ctx context.Context, pick balancer.Pick, err error) {
 
 // try dials one endpoint.
 func (d *dialing) try(ctx context.Context, pick balancer.Pick) (*net.TCPConn, error) {
-	if err := d.mayDial(pick.Endpoint); err != nil {
+	if err := d.mayDial(service.TCP, pick.Endpoint); err != nil {
 		return nil, err
 	}
 	if d.rec.Attempts < len(tryLimits) {
@@ -124,11 +124,11 @@ func (d *dialing) try(ctx context.Context, pick balancer.Pick) (*net.TCPConn, er
 }
 
 // mayDial returns why an endpoint must not be dialled, or nil.
-func (p *Proxy) mayDial(endpoint netip.AddrPort) error {
+func (p *Proxy) mayDial(protocol service.Protocol, endpoint netip.AddrPort) error {
 	if err := service.CheckEndpoint(endpoint.Addr()); err != nil {
 		return fmt.Errorf("refuse to dial %v: it is %w", endpoint, err)
 	}
-	if p.isOwnListener(endpoint) {
+	if p.isOwnListener(protocol, endpoint) {
 		return fmt.Errorf("refuse to dial %v: it is a listener of this proxy", endpoint)
 	}
 	return nil

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
 	"time"
@@ -11,15 +12,17 @@ import (
 	"github.com/kube-splice/kube-splice/service"
 )
 
-// flow is one UDP flow, as the datagram engine's Token: it is the engine's to call.
+// flow is one UDP flow, as the datagram engine's Token: its methods are the engine's
+// to call, in the one goroutine that serves all flows, so none of them waits.
 type flow struct {
 	proxy            *Proxy
 	listener         *listener
 	client, original netip.AddrPort
 	pick             balancer.Pick
-	picked           bool // pick is to be ended
+	failed           []netip.AddrPort // endpoints not to be tried again before all others were
+	attempts         uint32
 	scope            service.Scope
-	attempts         uint16
+	picked           bool // pick is to be ended
 }
 
 // route is a listener's datagram.Router: it admits a client and picks its endpoint, or
@@ -27,15 +30,16 @@ type flow struct {
 func (p *Proxy) route(l *listener, a datagram.Arrival) (datagram.Route, error) {
 	front := l.of.front.Load()
 	f := &flow{proxy: p, listener: l, client: a.Client, scope: l.scope}
-	p.counters.accepted.Add(1)
+	p.counters.flows.Add(1)
 	l.of.tally.accepted.Add(1)
 	if err := f.admit(front, a.Local); err != nil {
 		return datagram.Route{}, f.refuse(p.notAdmitted(err), err)
 	}
-	if err := f.choose(nil); err != nil {
+	if err := f.choose(); err != nil {
 		p.counters.noEndpoints.Add(1)
 		return datagram.Route{}, f.refuse(NoEndpoints, err)
 	}
+	p.counters.flowsActive.Add(1)
 	l.of.tally.active.Add(1)
 	idle := cmp.Or(front.port.Policy.IdleTimeout, p.cfg.UDPTimeout)
 	return datagram.Route{Backend: f.pick.Endpoint, Idle: idle, Token: f}, nil
@@ -47,58 +51,77 @@ func (f *flow) admit(front *front, local netip.AddrPort) (err error) {
 		f.original, f.scope = local, front.directScope(f.scope)
 		return nil
 	}
-	if f.original, err = f.proxy.flows.tracking.Original(f.client, local); err != nil {
+	f.original, err = f.proxy.flows.tracking.Original(f.client, local)
+	switch {
+	case errors.Is(err, datagram.ErrUntracked):
 		return fmt.Errorf("%w: %w", errDirect, err)
+	case err != nil:
+		return err
 	}
 	f.scope, err = front.admit(f.client.Addr(), f.original, f.scope)
 	return err
 }
 
-// choose picks an endpoint that is not one of tried.
-func (f *flow) choose(tried []netip.AddrPort) error {
+// choose picks an endpoint that has not failed.
+func (f *flow) choose() error {
 	for {
-		pick, err := f.listener.of.balancer.Pick(f.scope, f.client.Addr(), tried)
+		pick, err := f.listener.of.balancer.Pick(f.scope, f.client.Addr(), f.failed)
 		if err != nil {
 			return err
 		}
-		f.attempts++
-		if err := f.proxy.mayDial(pick.Endpoint); err == nil {
-			f.pick, f.picked = pick, true
+		f.pick, f.picked = pick, true
+		if err = f.proxy.mayDial(service.UDP, pick.Endpoint); err == nil {
+			f.attempts++
 			return nil
 		}
-		f.failed(pick)
-		tried = append(tried, pick.Endpoint)
+		f.blame(err)
 	}
 }
 
-func (f *flow) failed(pick balancer.Pick) {
-	pick.Failed()
-	f.proxy.counters.failedTries.Add(1)
-	f.listener.of.tally.failedTries.Add(1)
-}
-
-// Failed implements datagram.Token. When there is no other endpoint, the one that
-// failed may be back at the next datagram.
-func (f *flow) Failed(error) netip.AddrPort {
-	f.failed(f.pick)
+// blame gives up the endpoint picked.
+func (f *flow) blame(err error) {
+	p, s := f.proxy, f.listener.of
+	f.pick.Failed()
 	f.picked = false
-	if f.choose([]netip.AddrPort{f.pick.Endpoint}) != nil && f.choose(nil) != nil {
-		return netip.AddrPort{}
+	f.failed = append(f.failed, f.pick.Endpoint)
+	p.counters.failedTries.Add(1)
+	s.tally.failedTries.Add(1)
+	p.cfg.Log.Debug("endpoint failed", "service", f.listener.name().String(), "endpoint", f.pick.Endpoint.String(), "error", err)
+}
+
+// Failed implements datagram.Token. When all endpoints have failed they are tried
+// anew: one that refused may be back at the next datagram.
+func (f *flow) Failed(err error) netip.AddrPort {
+	f.blame(err)
+	if f.choose() != nil {
+		f.failed = nil
+		if f.choose() != nil {
+			return netip.AddrPort{}
+		}
 	}
+	f.proxy.counters.retries.Add(1)
 	return f.pick.Endpoint
 }
 
 // Done implements datagram.Token.
 func (f *flow) Done(r datagram.Result) {
+	p, s := f.proxy, f.listener.of
 	if f.picked {
 		f.pick.Done()
 	}
-	p, s := f.proxy, f.listener.of
+	switch {
+	case r.Cause == datagram.Refused:
+		p.counters.flowsRefused.Add(1)
+	case r.Cause == datagram.Internal && isShortage(r.Err):
+		p.shortage.note(r.Err)
+	}
+	p.counters.flowsActive.Add(-1)
 	s.tally.active.Add(-1)
-	s.tally.up.Add(r.Up)
-	s.tally.down.Add(r.Down)
-	p.counters.up.Add(r.Up)
-	p.counters.down.Add(r.Down)
+	p.relayed(s, r.Up, r.Down)
+	p.counters.datagramsUp.Add(r.DatagramsUp)
+	p.counters.datagramsDown.Add(r.DatagramsDown)
+	s.tally.datagramsUp.Add(r.DatagramsUp)
+	s.tally.datagramsDown.Add(r.DatagramsDown)
 	p.cfg.Record(f.record(r, closeOfFlow[r.Cause]))
 }
 

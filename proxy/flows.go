@@ -15,49 +15,64 @@ type flows struct {
 	loop     atomic.Pointer[datagram.Loop] // nil: not opened
 	tracking *datagram.Conntrack           // the Loop's; nil with Config.Direct
 
-	// The owner's; see forgetStale.
-	moved  bool
-	closed map[uint16]bool
+	// The owner's.
+	stale  stale
+	closed bool
 }
 
-// openFlows opens the UDP engine.
+// openFlows opens the UDP engine. Where it cannot be told which address a client asked
+// for, UDP is not served: anybody who found a listener's port could get round the
+// rules that guard a Service.
 func (p *Proxy) openFlows() (err error) {
 	if p.flows.loop.Load() != nil {
 		return nil
 	}
-	var tracking *datagram.Conntrack
 	if !p.cfg.Direct {
-		if tracking, err = datagram.OpenConntrack(); err != nil {
-			return fmt.Errorf("tell clients of UDP apart: %w", err)
+		if p.flows.tracking, err = openTracking(); err != nil {
+			return fmt.Errorf("find out where clients of UDP send to: %w", err)
 		}
 	}
-	most := min(int64(p.cfg.MaxFlows), max(p.descriptors.limit/2, 1))
+	most := p.descriptors.shareFor(p.cfg.MaxFlows, p.open+len(p.claims))
 	loop, err := datagram.New(datagram.Config{MaxFlows: int(most), Mark: p.cfg.Mark})
 	if err != nil {
-		if tracking != nil {
-			err = errors.Join(err, tracking.Close())
-		}
-		return err
+		return errors.Join(err, p.flows.closeTracking())
 	}
-	p.flows.tracking, p.flows.closed = tracking, map[uint16]bool{}
+	p.descriptors.flows.Store(most)
+	if most < int64(p.cfg.MaxFlows) {
+		p.cfg.Log.Info("flows of UDP are bounded by the limit on open files (ulimit -n)", "asked", p.cfg.MaxFlows, "most", most)
+	}
 	p.flows.loop.Store(loop)
 	return nil
 }
 
-// close ends every flow.
-func (f *flows) close() {
-	if loop := f.loop.Load(); loop != nil {
-		loop.Close()
+// openTracking opens conntrack and asks it something: a kernel that lacks ctnetlink, or
+// that wants more privileges, says so only then.
+func openTracking() (*datagram.Conntrack, error) {
+	tracking, err := datagram.OpenConntrack()
+	if err != nil {
+		return nil, err
 	}
-	if f.tracking != nil {
-		_ = f.tracking.Close()
+	const discard = 9 // RFC 863
+	nobody := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), discard)
+	if _, err := tracking.Original(nobody, nobody); err != nil && !errors.Is(err, datagram.ErrUntracked) {
+		return nil, fmt.Errorf("ask conntrack (needs nf_conntrack_netlink and CAP_NET_ADMIN): %w", errors.Join(err, tracking.Close()))
 	}
+	return tracking, nil
 }
 
-// left notes that a listener was closed.
-func (f *flows) left(l *listener) {
-	if l.udp != nil {
-		f.moved, f.closed[l.addr.Port()] = true, true
+func (f *flows) closeTracking() error {
+	if f.tracking == nil {
+		return nil
+	}
+	return f.tracking.Close()
+}
+
+// close ends every flow and closes the listeners. The counts stay.
+func (f *flows) close() {
+	if loop := f.loop.Load(); loop != nil && !f.closed {
+		f.closed = true
+		loop.Close()
+		_ = f.closeTracking()
 	}
 }
 
@@ -66,13 +81,15 @@ func (p *Proxy) listenUDP(l *listener) error {
 	if err := p.openFlows(); err != nil {
 		return err
 	}
+	router := func(a datagram.Arrival) (datagram.Route, error) { return p.route(l, a) }
 	return p.ports.listen(l.name(), func(port uint16) (err error) {
 		l.addr = netip.AddrPortFrom(p.cfg.bindAddress(l.of.name.Family), port)
-		l.udp, err = p.flows.loop.Load().Listen(l.addr, func(a datagram.Arrival) (datagram.Route, error) { return p.route(l, a) })
-		return err
+		l.udp, err = p.flows.loop.Load().Listen(l.addr, router)
+		return notOurAddress(l.addr.Addr(), err)
 	})
 }
 
+// setParkedUDP is setParked for UDP.
 func (l *listener) setParkedUDP(parked bool) error {
 	change := l.udp.Unpark
 	if parked {
@@ -85,26 +102,20 @@ func (l *listener) setParkedUDP(parked bool) error {
 	return nil
 }
 
-// retainFlows ends the flows to all endpoints but those that still serve. Those that a
-// policy or topology hints take away from new clients go on (as kube-proxy).
+// retainFlows ends the flows to all endpoints but those that still serve, terminating
+// or not. Those that a policy or topology hints take away from new clients go on (as
+// kube-proxy).
 func (s *servicePort) retainFlows(endpoints []service.Endpoint) {
+	if s.name.Protocol != service.UDP {
+		return
+	}
 	serving := make(map[netip.AddrPort]bool, len(endpoints))
 	for _, e := range endpoints {
 		serving[e.Addr] = e.Ready || e.Serving
 	}
 	for _, l := range s.listeners {
-		if l != nil && l.udp != nil {
+		if l != nil {
 			_ = l.udp.Retain(func(e netip.AddrPort) bool { return serving[e] }) // a closed Loop has none
 		}
 	}
-}
-
-// FlowCounts returns what was counted of UDP as a whole. It may be called from any
-// goroutine.
-func (p *Proxy) FlowCounts() datagram.Counts {
-	loop := p.flows.loop.Load()
-	if loop == nil {
-		return datagram.Counts{}
-	}
-	return loop.Counts()
 }

@@ -134,8 +134,14 @@ func listenTCP(ctx context.Context, lc *net.ListenConfig, at netip.AddrPort) (*n
 	if cause := new(os.SyscallError); errors.As(err, &cause) {
 		err = cause
 	}
+	return nil, notOurAddress(at.Addr(), fmt.Errorf("listen on %v: %w", at.Addr(), err))
+}
+
+// notOurAddress says of an error in listening at an address how to mend it, if that is
+// known.
+func notOurAddress(addr netip.Addr, err error) error {
 	if errors.Is(err, syscall.EADDRNOTAVAIL) {
-		return nil, fmt.Errorf("%v is no address of this node (--bind-address): %w", at.Addr(), err)
+		return fmt.Errorf("%v is no address of this node (--bind-address): %w", addr, err)
 	}
-	return nil, fmt.Errorf("listen on %v: %w", at.Addr(), err)
+	return err
 }

@@ -34,8 +34,8 @@ type Proxy struct {
 	published atomic.Pointer[[]*servicePort] // services, for Services
 
 	// The data path's.
-	ownPorts    atomic.Pointer[map[uint16]struct{}] // every listener's port
-	stopping    atomic.Bool                         // Shutdown has begun
+	ownPorts    atomic.Pointer[map[ownPort]struct{}]
+	stopping    atomic.Bool // Shutdown has begun
 	counters    counters
 	shortage    shortage
 	descriptors *descriptors
@@ -54,7 +54,8 @@ func New(cfg Config) *Proxy {
 	p.ports = newPortPool(p.cfg.Ports, p.cfg.KeepPorts)
 	p.troubles.log, p.troubles.tell = p.cfg.Log, p.cfg.Trouble
 	p.shortage.log = p.cfg.Log
-	p.ownPorts.Store(&map[uint16]struct{}{})
+	p.flows.stale = stale{ports: map[uint16]bool{}, troubles: troubles{log: p.cfg.Log, tell: p.cfg.Trouble}}
+	p.ownPorts.Store(&map[ownPort]struct{}{})
 	p.publish()
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p
@@ -102,6 +103,7 @@ func (p *Proxy) Open(snap *service.Snapshot) Opened {
 		}
 	}
 	p.storeOwnPorts()
+	p.flows.stale.follow(opened.Bindings)
 	p.counters.failing.Store(int64(opened.Failed))
 	p.troubles.end()
 	return opened
@@ -171,7 +173,6 @@ func (p *Proxy) openListener(s *servicePort, scope service.Scope, wanted bool, o
 	l.wanted = true
 	s.listeners[scope] = l
 	p.open++
-	p.flows.moved = p.flows.moved || l.udp != nil
 }
 
 // Prune closes the listeners and gives up the node ports that the Snapshot last
@@ -182,7 +183,6 @@ func (p *Proxy) Prune() (freed bool) {
 		for scope, l := range s.listeners {
 			if l != nil && !(s.wanted && l.wanted) {
 				l.close()
-				p.flows.left(l)
 				s.listeners[scope] = nil
 				p.open--
 				freed = true
@@ -205,12 +205,15 @@ func (p *Proxy) Prune() (freed bool) {
 	return freed
 }
 
-// Shutdown closes every listener, waits for the connections until ctx ends, and
+// Shutdown closes every TCP listener, waits for the connections until ctx ends, and
 // resets those still there then. It returns when all are gone.
+//
+// UDP, with new flows, is served meanwhile, and ends when the connections have. Nothing
+// waits for flows: they never end by themselves, and their clients ask again.
 func (p *Proxy) Shutdown(ctx context.Context) {
 	p.stopping.Store(true)
 	for l := range p.listeners() {
-		if l.udp == nil { // flows are served to the end
+		if l.udp == nil {
 			l.close()
 		}
 	}
@@ -243,21 +246,27 @@ func (p *Proxy) listeners() iter.Seq[*listener] {
 	}
 }
 
+// ownPort is the port of a listener of ours.
+type ownPort struct {
+	protocol service.Protocol
+	number   uint16
+}
+
 // storeOwnPorts tells the data path which ports are our listeners', and how many
 // descriptors the control path holds.
 func (p *Proxy) storeOwnPorts() {
-	ports := make(map[uint16]struct{}, p.open)
+	ports := make(map[ownPort]struct{}, p.open)
 	for l := range p.listeners() {
-		ports[l.addr.Port()] = struct{}{}
+		ports[ownPort{l.of.name.Protocol, l.addr.Port()}] = struct{}{}
 	}
 	p.ownPorts.Store(&ports)
 	p.descriptors.standing.Store(int64(p.open + len(p.claims)))
 	p.publish()
 }
 
-// isOwnListener reports whether a dial to addr would reach one of our listeners.
-func (p *Proxy) isOwnListener(addr netip.AddrPort) bool {
-	if !p.hasListener(addr.Port()) {
+// isOwnListener reports whether addr would reach one of our listeners.
+func (p *Proxy) isOwnListener(protocol service.Protocol, addr netip.AddrPort) bool {
+	if !p.hasListener(protocol, addr.Port()) {
 		return false
 	}
 	local, err := net.InterfaceAddrs()

@@ -1,7 +1,6 @@
 package proxy_test
 
 import (
-	"fmt"
 	"net"
 	"net/netip"
 	"os/exec"
@@ -29,8 +28,15 @@ func newRuledRig(t *testing.T) *rig {
 		check(t, addAddress("lo", addr+"/32"))
 		t.Cleanup(func() { check(t, removeAddress("lo", addr+"/32")) })
 	}
-	t.Cleanup(func() { nat(t, "iptables", "-F", "OUTPUT") })
+	t.Cleanup(func() { flush(t) })
 	return newRig(t, ruled)
+}
+
+// flush removes the rules.
+func flush(t testing.TB) {
+	t.Helper()
+	nat(t, "iptables", "-F", "OUTPUT")
+	nat(t, "ip6tables", "-F", "OUTPUT")
 }
 
 // nat changes the nat table with one of the iptables programs.
@@ -49,11 +55,15 @@ func (r *rig) openRuled(snap *service.Snapshot) proxy.Opened {
 	if opened.Failed != 0 {
 		r.t.Fatalf("%d could not be opened: %s", opened.Failed, r.log.String())
 	}
-	nat(r.t, "iptables", "-F", "OUTPUT")
+	flush(r.t)
 	for _, b := range opened.Bindings {
+		program, node := "iptables", netip.MustParseAddr("10.88.0.11")
+		if b.Name.Family == service.IPv6 {
+			program, node = "ip6tables", netip.MustParseAddr("fd00:88::11")
+		}
 		rule := []string{"-A", "OUTPUT", "-p", string(b.Name.Protocol), "--dport", itoa(b.Portal.Number)}
 		if b.Portal.Kind == service.NodePort {
-			rule = append(rule, "-d", "10.88.0.11")
+			rule = append(rule, "-d", node.String())
 		} else {
 			rule = append(rule, "-d", b.Portal.Addr.String())
 		}
@@ -63,7 +73,7 @@ func (r *rig) openRuled(snap *service.Snapshot) proxy.Opened {
 		case service.Outside:
 			rule = append(rule, "-s", outside)
 		}
-		nat(r.t, "iptables", append(rule, "-j", "DNAT", "--to-destination", fmt.Sprintf("10.88.0.11:%d", b.Listener.Port()))...)
+		nat(r.t, program, append(rule, "-j", "DNAT", "--to-destination", netip.AddrPortFrom(node, b.Listener.Port()).String())...)
 	}
 	r.Prune()
 	return opened

@@ -5,24 +5,26 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"github.com/kube-splice/kube-splice/proxy/relay"
 	"github.com/kube-splice/kube-splice/service"
 )
 
-// tally counts what befell the connections of one Service port. It is written by the
+// tally counts what befell the connections, or flows, of one Service port. It is written by the
 // data path and read by anyone.
 type tally struct {
 	accepted, active, up, down, failedTries atomic.Int64
+	datagramsUp, datagramsDown              atomic.Int64 // of UDP
 }
 
 // ServiceCounts is a copy of what was counted for one Service port since it is served,
-// whichever of its listeners the clients came to.
+// whichever of its listeners the clients came to. The connections of UDP are its flows.
 type ServiceCounts struct {
 	Name        service.Name
 	Accepted    int64 // connections taken from its listeners
 	Active      int64 // of these, with a backend and not ended yet
 	Up, Down    int64 // bytes client to backend, and back, of connections that have ended
-	FailedTries int64 // dials that failed, whether or not another one succeeded
+	FailedTries int64 // endpoints that could not be reached, whether or not another one could
+	// Datagrams of UDP that carried the bytes.
+	DatagramsUp, DatagramsDown int64
 	// Endpoints that may be given connections: where clients get different ones, as many as
 	// those that may go to any node get.
 	Endpoints int64
@@ -46,6 +48,7 @@ func (s *servicePort) counts() ServiceCounts {
 	c := ServiceCounts{
 		Name: s.name, Accepted: s.tally.accepted.Load(), Active: s.tally.active.Load(),
 		Up: s.tally.up.Load(), Down: s.tally.down.Load(), FailedTries: s.tally.failedTries.Load(),
+		DatagramsUp: s.tally.datagramsUp.Load(), DatagramsDown: s.tally.datagramsDown.Load(),
 		Endpoints: max(s.eligible[service.Cluster].Load(), s.eligible[service.Local].Load()),
 	}
 	// The balancer is asked only where it has something to tell: that takes its mutex.
@@ -61,11 +64,10 @@ func (p *Proxy) publish() {
 	p.published.Store(&services)
 }
 
-// relayed counts a relayed connection that has ended.
-func (p *Proxy) relayed(s *servicePort, r relay.Result) {
-	s.tally.active.Add(-1)
-	s.tally.up.Add(r.Up)
-	s.tally.down.Add(r.Down)
-	p.counters.up.Add(r.Up)
-	p.counters.down.Add(r.Down)
+// relayed counts the bytes of a connection or flow that has ended.
+func (p *Proxy) relayed(s *servicePort, up, down int64) {
+	s.tally.up.Add(up)
+	s.tally.down.Add(down)
+	p.counters.up.Add(up)
+	p.counters.down.Add(down)
 }

@@ -23,7 +23,7 @@ const shortageInterval = 10 * time.Second
 // note counts one failure.
 func (s *shortage) note(err error) {
 	if failures, say := s.add(); say {
-		s.log.Warn("short of descriptors, memory or local ports; connections wait (raise the limit on open files: ulimit -n)",
+		s.log.Warn("short of descriptors, memory or local ports; connections wait, datagrams are dropped (raise the limit on open files: ulimit -n)",
 			"error", err, "failures", failures)
 	}
 }

@@ -3,66 +3,90 @@ package proxy
 import (
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/kube-splice/kube-splice/proxy/datagram"
 	"github.com/kube-splice/kube-splice/service"
 )
 
-// forgetStale deletes the conntrack entries that would go on leading clients of UDP
-// portals past their listeners, because a listener, or the rule to it, came after
-// the client's first datagram, or is gone. It does nothing while no listener was
-// opened or closed, and is called when the rules are in force.
+// stale looks after what conntrack remembers of UDP. An entry pins a client to what the
+// rules said at its first datagram, for as long as it goes on: past a listener that
+// came later, to one that is gone, or to the pod that the kube-proxy before us chose.
+type stale struct {
+	bindings []service.Binding // those of UDP, as of the last Open
+	ports    map[uint16]bool   // of listeners that entries may lead to
+	due      bool
+	troubles troubles
+}
+
+// follow takes note of the bindings there are now.
+func (s *stale) follow(bindings []service.Binding) {
+	udp := slices.DeleteFunc(slices.Clone(bindings), func(b service.Binding) bool { return b.Name.Protocol != service.UDP })
+	if slices.Equal(udp, s.bindings) {
+		return
+	}
+	s.bindings, s.due = udp, true
+	s.addPorts()
+}
+
+func (s *stale) addPorts() {
+	for _, b := range s.bindings {
+		s.ports[b.Listener.Port()] = true
+	}
+}
+
+// forgetStale deletes the conntrack entries that do not lead where a binding does, once
+// after each change of bindings, when the rules are in force. What fails is tried again
+// at the next call.
 func (p *Proxy) forgetStale() {
-	if p.cfg.Direct || !p.flows.moved {
+	s := &p.flows.stale
+	if p.cfg.Direct || !s.due {
 		return
 	}
 	tracking, err := datagram.OpenConntrack()
 	if err == nil {
-		_, err = tracking.Forget(p.staleEntries())
+		_, err = tracking.Forget(s.entries())
 		_ = tracking.Close()
 	}
-	if !p.troubles.note(service.Name{}, "delete stale conntrack entries", err) {
-		return
+	s.troubles.begin()
+	if s.troubles.note(service.Name{}, "delete stale conntrack entries", err) {
+		s.due = false
+		clear(s.ports)
+		s.addPorts()
 	}
-	p.flows.moved = false
-	clear(p.flows.closed)
+	s.troubles.end()
 }
 
-// staleEntries tells which entries those are.
-func (p *Proxy) staleEntries() func(original, now netip.AddrPort) bool {
-	wanted := map[netip.AddrPort][]uint16{} // listeners of a portal; node ports without an address
-	for _, s := range p.services {
-		if s.name.Protocol != service.UDP {
-			continue
-		}
-		for _, portal := range s.front.Load().portals {
-			at := netip.AddrPortFrom(portal.Addr, portal.Number)
-			if portal.Kind == service.NodePort {
-				at = netip.AddrPortFrom(netip.Addr{}, portal.Number)
-			}
-			if l := s.listeners[portal.Scope]; l != nil {
-				wanted[at] = append(wanted[at], l.addr.Port())
-			}
-		}
+// entries tells which entries are stale: those of our portals that lead elsewhere, and
+// those that lead from anywhere else to our listeners. One that no rule has changed is
+// none: whoever asks a listener itself is refused there.
+func (s *stale) entries() func(original, now netip.AddrPort) bool {
+	listeners := map[netip.AddrPort][]uint16{} // by portal; node ports without an address
+	for _, b := range s.bindings {
+		portal := netip.AddrPortFrom(b.Portal.Addr, b.Portal.Number)
+		listeners[portal] = append(listeners[portal], b.Listener.Port())
 	}
 	local := localAddresses()
 	return func(original, now netip.AddrPort) bool {
-		ports, ours := wanted[original]
-		if !ours && local[now.Addr()] {
-			ports, ours = wanted[netip.AddrPortFrom(netip.Addr{}, original.Port())]
+		ports, ours := listeners[original]
+		if addr := original.Addr(); !ours && (local[addr] || addr.IsLoopback()) {
+			ports, ours = listeners[netip.AddrPortFrom(netip.Addr{}, original.Port())]
 		}
-		for _, port := range ports {
-			if port == now.Port() {
-				return false
-			}
+		switch {
+		case slices.Contains(ports, now.Port()):
+			return false
+		case ours:
+			return true
 		}
-		return ours || original != now && local[now.Addr()] && p.flows.closed[now.Port()]
+		return original != now && local[now.Addr()] && s.ports[now.Port()]
 	}
 }
 
+// localAddresses returns the addresses of this node; none if they cannot be read, and
+// then fewer entries are known to be stale.
 func localAddresses() map[netip.Addr]bool {
 	local := map[netip.Addr]bool{}
-	addrs, _ := net.InterfaceAddrs() // without them, fewer entries are known to be stale
+	addrs, _ := net.InterfaceAddrs()
 	for _, a := range addrs {
 		if prefix, err := netip.ParsePrefix(a.String()); err == nil {
 			local[prefix.Addr()] = true

@@ -20,7 +20,12 @@ import (
 // udpServer answers every datagram with its name and the datagram.
 func udpServer(t testing.TB, name string) string {
 	t.Helper()
-	conn, err := net.ListenPacket("udp", "10.88.0.11:0")
+	return udpServerAt(t, name, "10.88.0.11:0")
+}
+
+func udpServerAt(t testing.TB, name, address string) string {
+	t.Helper()
+	conn, err := net.ListenPacket("udp", address)
 	check(t, err)
 	done := make(chan struct{})
 	go func() {
@@ -140,11 +145,8 @@ func TestFlowIsRecordedWhenItEnds(t *testing.T) {
 }
 
 func TestFlowGoesToAnotherEndpointWhenItsOwnRefuses(t *testing.T) {
-	gone, err := net.ListenPacket("udp", "10.88.0.11:0")
-	check(t, err)
-	check(t, gone.Close())
 	r := newRig(t)
-	at := r.open(newUDPPort("dns", gone.LocalAddr().String(), udpServer(t, "a")))[0]
+	at := r.open(newUDPPort("dns", closedUDP(t), udpServer(t, "a")))[0]
 	for range 4 {
 		wantUDP(t, udpClient(t, inside, at), "a")
 	}
@@ -179,35 +181,19 @@ func TestClientsOfUDPAreAdmittedByWhereTheyAsked(t *testing.T) {
 	}
 }
 
-// A client that asked before there was a rule, and one whose Service got another
-// listener, would be led past it by conntrack for as long as they go on.
-func TestClientsThatWereThereBeforeAreLedToTheListener(t *testing.T) {
-	r := newRuledRig(t)
-	nat(t, "iptables", "-A", "OUTPUT", "-p", "udp", "--dport", "9999", "-j", "RETURN") // conntrack works
-	client := udpClient(t, inside, clusterIP+":80")
-	if got, err := askUDP(client, "?", 300*time.Millisecond); err == nil {
-		t.Fatalf("answered %q though there is no Service", got)
-	}
-	p := newUDPPort("dns", udpServer(t, "a"))
-	r.openRuled(&service.Snapshot{Ports: []*service.Port{p}})
-	wantUDP(t, client, "a")
-	r.openRuled(&service.Snapshot{}) // the Service goes, and with it the listener
-	if got, err := askUDP(client, "?", 300*time.Millisecond); err == nil {
-		t.Fatalf("answered %q though there is no Service", got)
-	}
-	r.openRuled(&service.Snapshot{Ports: []*service.Port{p}})
-	wantUDP(t, client, "a")
-}
-
 func TestNodePortsOfBothProtocolsAreHeld(t *testing.T) {
 	r := newRuledRig(t)
 	tcp, udp := newPort("dns"), newUDPPort("dns")
 	tcp.NodePort, udp.NodePort = 30053, 30053
 	r.openRuled(&service.Snapshot{Ports: []*service.Port{tcp, udp}})
-	if c, err := net.ListenPacket("udp4", ":30053"); err == nil {
-		_ = c.Close()
-		t.Error("another program could take the UDP node port")
+	for _, at := range []string{":30053", "10.88.0.11:30053", "127.0.0.1:30053"} {
+		if c, err := net.ListenPacket("udp4", at); err == nil {
+			_ = c.Close()
+			t.Errorf("another program could take the UDP node port at %s", at)
+		}
 	}
+	flush(t)
+	wantUDPRefused(t, udpClient(t, inside, "10.88.0.11:30053")) // a stray client
 	r.openRuled(&service.Snapshot{Ports: []*service.Port{tcp}})
 	c, err := net.ListenPacket("udp4", ":30053")
 	check(t, err)

@@ -18,12 +18,12 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	connections = desc("connections_total", "Connections taken from listeners.")
-	active      = desc("connections_active", "Connections that have not ended.")
-	refused     = desc("connections_refused_total", "Connections reset without having had a backend, by why, in the words of the connection log.", "close")
-	bytes       = desc("bytes_total", "Bytes relayed, client to backend (up) and back (down), counted when a connection ends.", "direction")
-	dialsFailed = desc("dial_failures_total", "Dials that failed, whether or not another endpoint was reached.")
-	retries     = desc("dial_retries_total", "Dials after a connection's first.")
+	connections = desc("connections_total", "TCP connections taken from listeners.")
+	active      = desc("connections_active", "TCP connections that have not ended.")
+	refused     = desc("connections_refused_total", "Connections and flows that got no backend, by why, in the words of the connection log.", "close")
+	bytes       = desc("bytes_total", "Bytes relayed, client to backend (up) and back (down), counted when a connection or flow ends.", "direction")
+	dialsFailed = desc("dial_failures_total", "Dials that failed, and endpoints that refused a datagram, whether or not another endpoint was reached.")
+	retries     = desc("dial_retries_total", "Endpoints tried after a connection's or flow's first.")
 	evictions   = desc("affinity_evictions_total", "Session affinity records that made room for others.")
 	failing     = desc("listeners_failing", "Listeners and portals that cannot be opened at present.")
 	logDropped  = desc("connection_log_dropped_total", "Records that are missing in the connection log.")
@@ -33,7 +33,8 @@ var (
 func (c *collector) Describe(descs chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		connections, active, refused, bytes, dialsFailed, retries, evictions, failing, logDropped,
-		serviceConnections, serviceActive, serviceBytes, serviceDialsFailed, serviceEndpoints, serviceAffinity,
+		serviceConnections, serviceActive, serviceBytes, serviceDatagrams, serviceDialsFailed, serviceEndpoints, serviceAffinity,
+		flows, flowsActive, flowsEvicted, datagrams, datagramsDropped, datagramsResent, receiveFailures,
 	} {
 		descs <- d
 	}
@@ -52,6 +53,7 @@ func (c *collector) Collect(metrics chan<- prometheus.Metric) {
 	count(refused, all.DialFailed, string(proxy.DialFailed))
 	count(bytes, all.Up, "up")
 	count(bytes, all.Down, "down")
+	count(refused, c.proxy.FlowCounts().Refused, string(proxy.Refused))
 	count(dialsFailed, all.FailedTries)
 	count(retries, all.Retries)
 	count(evictions, int64(all.Evicted))
@@ -60,6 +62,7 @@ func (c *collector) Collect(metrics chan<- prometheus.Metric) {
 	}
 	metrics <- prometheus.MustNewConstMetric(active, prometheus.GaugeValue, float64(all.Active))
 	metrics <- prometheus.MustNewConstMetric(failing, prometheus.GaugeValue, float64(all.Failing))
+	collectFlows(metrics, c.proxy.FlowCounts())
 	for _, s := range c.proxy.Services() {
 		collectService(metrics, s)
 	}

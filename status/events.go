@@ -89,7 +89,7 @@ func (m *Metrics) RequestTook(verb, host string, took time.Duration) {
 // does not block.
 func (m *Metrics) Record(r proxy.Record) {
 	m.count(ended, 1, append(serviceValues(r.Name), string(r.Close))...)
-	if r.Attempts == 0 {
+	if r.Attempts == 0 || r.Name.Protocol == service.UDP { // where nothing is dialled
 		return
 	}
 	outcome := "reached"

@@ -98,7 +98,7 @@ var (
 
 // Our own series that events make; those read from counters are in collector.go.
 var (
-	ended        = &series{key: kubesplice("service_connections_ended_total"), help: "Connections that have ended, by how, in the words of the connection log.", kind: counter, labels: append(slices.Clip(serviceLabels), "close"), perService: true}
+	ended        = &series{key: kubesplice("service_connections_ended_total"), help: "Connections and flows that have ended, by how, in the words of the connection log.", kind: counter, labels: append(slices.Clip(serviceLabels), "close"), perService: true}
 	dialDuration = &series{key: kubesplice("dial_duration_seconds"), help: "Time from accept to a backend's answer, or until it was given up, failed dials included.", kind: histogram, labels: []string{"outcome"}, buckets: dialBuckets}
 	errorsTotal  = &series{key: kubesplice("errors_total"), help: "Errors of the control path, by the part of the program.", kind: counter, labels: []string{"part"}}
 )

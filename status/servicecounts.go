@@ -16,10 +16,11 @@ func serviceDesc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	serviceConnections = serviceDesc("connections_total", "Connections taken from the listeners of a Service port.")
-	serviceActive      = serviceDesc("connections_active", "Connections of a Service port that have a backend and have not ended.")
-	serviceBytes       = serviceDesc("bytes_total", "Bytes relayed for a Service port, client to backend (up) and back (down), counted when a connection ends.", "direction")
-	serviceDialsFailed = serviceDesc("dial_failures_total", "Dials of a Service port's endpoints that failed.")
+	serviceConnections = serviceDesc("connections_total", "Connections, of UDP flows, taken from the listeners of a Service port.")
+	serviceActive      = serviceDesc("connections_active", "Connections, of UDP flows, of a Service port that have a backend and have not ended.")
+	serviceBytes       = serviceDesc("bytes_total", "Bytes relayed for a Service port, client to backend (up) and back (down), counted when a connection or flow ends.", "direction")
+	serviceDatagrams   = serviceDesc("datagrams_total", "Datagrams relayed for a UDP Service port, as its bytes.", "direction")
+	serviceDialsFailed = serviceDesc("dial_failures_total", "Dials of a Service port's endpoints that failed, or datagrams that they refused.")
 	serviceEndpoints   = serviceDesc("endpoints", "Endpoints that may be given connections.")
 	serviceAffinity    = serviceDesc("affinity_records", "Clients that session affinity remembers; only of Service ports that have it.")
 )
@@ -33,6 +34,10 @@ func collectService(metrics chan<- prometheus.Metric, s proxy.ServiceCounts) {
 	metrics <- &sample{serviceBytes, prometheus.CounterValue, slices.Concat(downPair, own), float64(s.Down)}
 	metrics <- &sample{serviceDialsFailed, prometheus.CounterValue, own, float64(s.FailedTries)}
 	metrics <- &sample{serviceEndpoints, prometheus.GaugeValue, own, float64(s.Endpoints)}
+	if s.Name.Protocol == service.UDP {
+		metrics <- &sample{serviceDatagrams, prometheus.CounterValue, slices.Concat(upPair, own), float64(s.DatagramsUp)}
+		metrics <- &sample{serviceDatagrams, prometheus.CounterValue, slices.Concat(downPair, own), float64(s.DatagramsDown)}
+	}
 	if s.Affinity {
 		metrics <- &sample{serviceAffinity, prometheus.GaugeValue, own, float64(s.AffinityRecords)}
 	}

@@ -145,9 +145,6 @@ func (s *settings) unused() []string {
 		}
 		names = append(names, s.name(field))
 	}
-	if k := s.flags; s.file == nil && k.meaningless.Changed("udp-timeout") {
-		names = append(names, "--udp-timeout")
-	}
 	return names
 }
 

@@ -23,7 +23,6 @@ type kubeProxyFlags struct {
 	hostname    string
 	healthzPort int32
 	metricsPort int32
-	udpTimeout  time.Duration
 	process     *pflag.FlagSet // in force with a file too
 	logging     *pflag.FlagSet // likewise, and stronger
 	fields      *pflag.FlagSet // those that a file replaces
@@ -126,7 +125,6 @@ func (k *kubeProxyFlags) addMeaninglessFlags(f *pflag.FlagSet) {
 	f.DurationVar(&c.IPVS.TCPFinTimeout.Duration, "ipvs-tcpfin-timeout", 0, "likewise")
 	f.DurationVar(&c.IPVS.UDPTimeout.Duration, "ipvs-udp-timeout", 0, "likewise")
 	f.DurationVar(&c.ConfigSyncPeriod.Duration, "config-sync-period", c.ConfigSyncPeriod.Duration, "watches tell of every change")
-	f.DurationVar(&k.udpTimeout, "udp-timeout", 250*time.Millisecond, "UDP is not relayed yet")
 	l := &c.Logging
 	f.DurationVar(&l.FlushFrequency.Duration.Duration, "log-flush-frequency", l.FlushFrequency.Duration.Duration, "the log is not buffered")
 	f.Func("vmodule", "one verbosity holds for all files; a list of PATTERN=N", func(text string) error { return config.SetVModule(c, text) })

@@ -30,7 +30,7 @@ func TestEveryFlagOfKubeProxyIsAccepted(t *testing.T) {
 	const notice = `settings without a meaning here are accepted" settings="--feature-gates=A --feature-gates=B ` +
 		`--show-hidden-metrics-for-version --config-sync-period --iptables-masquerade-bit --iptables-localhost-nodeports ` +
 		`--ipvs-sync-period --ipvs-min-sync-period --ipvs-exclude-cidrs --ipvs-strict-arp --ipvs-tcp-timeout --ipvs-tcpfin-timeout --ipvs-udp-timeout --masquerade-all ` +
-		`--log-flush-frequency --vmodule --log-text-split-stream --log-text-info-buffer-size --log-json-split-stream --log-json-info-buffer-size --udp-timeout"`
+		`--log-flush-frequency --vmodule --log-text-split-stream --log-text-info-buffer-size --log-json-split-stream --log-json-info-buffer-size"`
 	if err := wantSaid(p, notice, 1); err != nil {
 		t.Error(err)
 	}

@@ -27,6 +27,8 @@ type options struct {
 	dialTimeout   time.Duration
 	keepAlive     net.KeepAliveConfig
 	halfClose     time.Duration
+	udpTimeout    time.Duration
+	udpMaxFlows   int
 	drainTimeout  time.Duration
 	connectionLog string
 	connectionOut string
@@ -56,6 +58,8 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.DurationVar(&o.keepAlive.Interval, "tcp-keepalive-interval", 15*time.Second, "time between TCP keepalive probes")
 	f.IntVar(&o.keepAlive.Count, "tcp-keepalive-count", 9, "unanswered TCP keepalive probes that end a connection")
 	f.DurationVar(&o.halfClose, "half-close-timeout", time.Hour, "end a connection of which one direction has ended when no byte moves in the other for this long; 0: never")
+	f.DurationVar(&o.udpTimeout, "udp-timeout", 30*time.Second, "end a UDP flow when no datagram passes in either direction for this long, where the Service has no idle-timeout of its own")
+	f.IntVar(&o.udpMaxFlows, "udp-max-flows", 65536, "UDP flows at the most, each with a descriptor and a port of ip_local_port_range; the least recently used one makes room")
 	f.DurationVar(&o.drainTimeout, "drain-timeout", 30*time.Second, "how long connections may go on after SIGTERM before they are reset")
 	f.StringVar(&o.connectionLog, "connection-log", "off", "one line for each connection that has ended: off, text or json")
 	f.StringVar(&o.connectionOut, "connection-log-file", "", "file the connection log is appended to; default: standard output")
@@ -144,12 +148,16 @@ func (o *options) validateNumbers() error {
 	}{
 		{"dial-timeout", o.dialTimeout, time.Millisecond},
 		{"half-close-timeout", o.halfClose, 0},
+		{"udp-timeout", o.udpTimeout, time.Millisecond},
 		{"drain-timeout", o.drainTimeout, 0},
 		{"tcp-keepalive-interval", o.keepAlive.Interval, time.Second},
 	} {
 		if period.value < period.least {
 			return usagef("--%s %v: want %v or more", period.flag, period.value, period.least)
 		}
+	}
+	if o.udpMaxFlows < 1 {
+		return usagef("--udp-max-flows %d: want 1 or more", o.udpMaxFlows)
 	}
 	o.keepAlive.Enable = o.keepAlive.Idle > 0
 	const longest = 32767 * time.Second // MAX_TCP_KEEPIDLE, MAX_TCP_KEEPINTVL of the kernel

@@ -73,6 +73,7 @@ func proxyConfig(o options, in *redirection, record func(proxy.Record), log *slo
 	c := proxy.Config{
 		BindAddress: o.bind, Ports: o.ports, KeepPorts: in.kept,
 		Balancer: o.balancer, DialTimeout: o.dialTimeout, KeepAlive: o.keepAlive, HalfClosed: o.halfClose,
+		UDPTimeout: o.udpTimeout, MaxFlows: o.udpMaxFlows,
 		Record: record, Log: log,
 	}
 	if o.halfClose == 0 {
@@ -155,9 +156,10 @@ func replace(snapshots chan *service.Snapshot, snap *service.Snapshot) {
 func drain(env environment, p *proxy.Proxy, o options, log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(env.Hurry, o.drainTimeout)
 	defer cancel()
-	log.Info("stopping: no new connections", "open connections", p.Counts().Active, "drain timeout", o.drainTimeout)
+	log.Info("stopping: no new connections", "open connections", p.Counts().Active, "UDP flows", p.FlowCounts().Active, "drain timeout", o.drainTimeout)
 	p.Shutdown(ctx)
-	c := p.Counts()
-	log.Info("stopped", "connections", c.Accepted, "not led here", c.RefusedDirect, "denied", c.Denied,
-		"without an endpoint", c.NoEndpoints, "without an answer", c.DialFailed, "failed dials", c.FailedTries, "affinity records evicted", c.Evicted)
+	c, f := p.Counts(), p.FlowCounts()
+	log.Info("stopped", "connections", c.Accepted, "UDP flows", f.Accepted, "not led here", c.RefusedDirect, "denied", c.Denied,
+		"without an endpoint", c.NoEndpoints, "without an answer", c.DialFailed+f.Refused, "failed dials", c.FailedTries,
+		"affinity records evicted", c.Evicted, "UDP flows evicted", f.Engine.Evicted, "datagrams dropped", f.Dropped())
 }
