@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"strings"
 	"syscall"
@@ -87,32 +88,71 @@ func TestTrafficPoliciesDecideWhichEndpointsUDPClientsGet(t *testing.T) {
 	}
 }
 
-// A change of policy is for new clients: those there are keep their endpoints.
-func TestUDPFlowOutlivesAChangeOfPolicy(t *testing.T) {
+// udpFlowTo opens a client that is led to the pod named.
+func udpFlowTo(t *testing.T, from *lab.Namespace, address, pod string) net.Conn {
+	t.Helper()
+	for range 10 { // clients come to the pods in turn
+		client := udpClient(t, from, address)
+		answer, err := askBy(client, "1", patience)
+		check(t, err)
+		if answer == pod+" 1" {
+			return client
+		}
+	}
+	t.Fatalf("%s leads nobody to %s", address, pod)
+	return nil
+}
+
+// Conntrack entries pin a client to an address's listener, and by it to a policy.
+func TestUDPClientThatGoesOnTakesUpAChangeOfPolicy(t *testing.T) {
 	t.Parallel()
 	c := newTwoUDPNodes(t)
 	p := policyCase{internal: inCluster, external: exCluster, endpoints: "both"}
 	publish := func() { c.apply("policy", overUDP(p.objects(1, byIPv4))...) }
 	publish()
 	c.start("--cluster-cidr", "10.244.0.0/16")
-	address := byIPv4.ways(1)["clusterIP"]
-	client := udpClient(t, c.client(), address)
-	for answer := ""; answer != remotePod+" 1"; { // one of two sockets gets it
-		client = udpClient(t, c.client(), address)
-		var err error
-		answer, err = askBy(client, "1", patience)
-		check(t, err)
-	}
+	ways := byIPv4.ways(1)
+	inside, outside := udpFlowTo(t, c.client(), ways["clusterIP"], remotePod), udpFlowTo(t, c.Outside, ways["nodePort"], remotePod)
 	p.internal = inLocal
 	publish()
+	within(t, time.Second, func() error { return answeredOn(inside, localPod) })
+	if who, err := askBy(outside, "2", patience); who != remotePod+" 2" {
+		t.Errorf("by the nodePort answered by %q (%v), want %s as before", who, err, remotePod)
+	}
+	p.external = exLocal
+	publish()
+	within(t, time.Second, func() error { return answeredOn(outside, localPod) })
+}
+
+func TestUDPClientKeepsAPodThatTerminatesAndServes(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.serveUDPAll("pod-a", "pod-b")
+	c.publishUDP(podA, podB)
+	c.start()
+	clients := []net.Conn{udpFlowTo(t, c.client(), udpAddress, "pod-a"), udpFlowTo(t, c.Outside, "172.20.1.2:30053", "pod-a")}
+	conditions := func(serving bool) func(*discoveryv1.EndpointSlice) {
+		return func(s *discoveryv1.EndpointSlice) {
+			s.Endpoints[0].Conditions = discoveryv1.EndpointConditions{Ready: new(false), Serving: &serving, Terminating: new(true)}
+		}
+	}
+	c.apply("slice", newUDPSlice("dns", []string{podA, podB}, conditions(true)))
 	within(t, time.Second, func() error {
-		if who := whoAnswersUDP(c.client(), address); who != localPod {
-			return fmt.Errorf("new clients are answered by %s, want %s", who, localPod)
+		if who := whoAnswersUDP(c.client(), udpAddress); who != "pod-b" {
+			return fmt.Errorf("new clients are answered by %s, want pod-b", who)
 		}
 		return nil
 	})
-	if who, err := askBy(client, "2", patience); who != remotePod+" 2" {
-		t.Errorf("the client there was before is answered by %q (%v), want %s", who, err, remotePod)
+	for _, client := range clients {
+		for range 10 {
+			if who, err := askBy(client, "2", patience); who != "pod-a 2" {
+				t.Errorf("a client there was before is answered by %q (%v), want pod-a", who, err)
+			}
+		}
+	}
+	c.apply("slice", newUDPSlice("dns", []string{podA, podB}, conditions(false)))
+	for _, client := range clients {
+		within(t, time.Second, func() error { return answeredOn(client, "pod-b") })
 	}
 }
 
