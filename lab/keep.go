@@ -108,11 +108,13 @@ func (k *keeper) build(o order) (err error) {
 		return err
 	}
 	for _, p := range k.lab.Pods {
-		s, err := p.Serve(o.Port)
-		if err != nil {
-			return err
+		for _, serve := range []func(int) (io.Closer, error){p.Serve, p.ServeDatagrams} {
+			s, err := serve(o.Port)
+			if err != nil {
+				return err
+			}
+			k.servers = append(k.servers, s)
 		}
-		k.servers = append(k.servers, s)
 	}
 	return nil
 }

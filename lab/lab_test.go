@@ -221,6 +221,42 @@ func TestBridgePortsHairpin(t *testing.T) {
 	}
 }
 
+func TestPodServesDatagramsInTheSameWay(t *testing.T) {
+	l := newLab(t, lab.Config{Pods: 1, OneNode: true})
+	pod, client := l.Pod("pod-a"), l.Pod("client")
+	server, err := pod.ServeDatagrams(8053)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for to, want := range map[string]string{"10.244.1.11:8053": "pod-a 10.244.1.50:", "[fd00:10:244:1::11]:8053": "pod-a [fd00:10:244:1::50]:"} {
+		conn, err := client.Dial("udp", to, time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+		if _, err := conn.Write([]byte("who")); err != nil {
+			t.Fatal(err)
+		}
+		answer := make([]byte, 100)
+		n, err := conn.Read(answer)
+		if body := string(answer[:n]); err != nil || !strings.HasPrefix(body, want) || !strings.HasSuffix(body, "\n") {
+			t.Errorf("answer %q, %v; want %q and a port", body, err, want)
+		}
+	}
+	if _, err := pod.ServeDatagrams(8053); err == nil {
+		t.Error("a second server took the same port")
+	}
+	if err := server.Close(); err != nil {
+		t.Error(err)
+	}
+	again, err := pod.ServeDatagrams(8053)
+	if err != nil {
+		t.Fatal("the server was closed and still has the port:", err)
+	}
+	_ = again.Close()
+}
+
 func TestPodServesItsNameAndThePeerItSaw(t *testing.T) {
 	l := newLab(t, lab.Config{Pods: 1, OneNode: true})
 	pod, client := l.Pod("pod-a"), l.Pod("client")

@@ -18,10 +18,10 @@ import (
 // UpOptions says how a lasting lab is made.
 type UpOptions struct {
 	Prefix string // of the names of the namespaces; empty means "ks-"
-	Port   int    // at which the pods' web servers listen; 0 means 8080
+	Port   int    // at which the pods' web and UDP servers listen; 0 means 8080
 }
 
-// Up builds the standard lab with a web server in every pod, and leaves it running
+// Up builds the standard lab with a web and a UDP server in every pod, and leaves it running
 // after this program ends, until [Down]. The lab is held by a keeper process, which
 // is this program run again with the arguments "lab keep"; the program calls [Keep]
 // then. As root the namespaces are named in /run/netns; without root, the keeper

@@ -66,6 +66,8 @@ func TestDemoManifestsAreServed(t *testing.T) {
 		tcp("sticky", "http"):   {"10.96.0.20", 0, 3 * time.Hour, pods},
 		tcp("nodeport", "http"): {"10.96.0.30", 30080, 0, pods},
 		tcp("empty", "http"):    {"10.96.0.40", 0, 0, []string{}},
+		{Namespace: "default", Service: "dns", Port: "dns", Protocol: service.UDP, Family: service.IPv4}: {
+			"10.96.0.53", 0, 0, []string{"10.244.1.11:8080", "10.244.1.12:8080", "10.244.1.13:8080"}},
 		{Namespace: "default", Service: "web", Port: "http", Protocol: service.TCP, Family: service.IPv6}: {
 			"fd00:10:96::10", 0, 0, []string{"[fd00:10:244:1::11]:8080", "[fd00:10:244:1::12]:8080", "[fd00:10:244:1::13]:8080"}},
 	} {
@@ -74,12 +76,12 @@ func TestDemoManifestsAreServed(t *testing.T) {
 			t.Errorf("no port %v %v", name, name.Family)
 			continue
 		}
-		if p.ClusterIP.String() != want.clusterIP || p.NodePort != want.nodePort || p.Policy.Affinity != want.affinity || p.Number != 80 {
+		if p.ClusterIP.String() != want.clusterIP || p.NodePort != want.nodePort || p.Policy.Affinity != want.affinity || p.Number != 80 && p.Number != 53 {
 			t.Errorf("%v: %+v", name, *p)
 		}
 		equal(t, name.String(), addrs(p), want.pods)
 	}
-	if len(snapshot.Ports) != 5 {
+	if len(snapshot.Ports) != 6 {
 		t.Errorf("ports: %v", names(snapshot))
 	}
 }

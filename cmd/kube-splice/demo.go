@@ -24,7 +24,7 @@ func newLabDemoCommand(env environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Run the proxy in a lab, send it requests, and show what happened",
-		Long: `demo builds a lab, runs the proxy on its first node, sends requests to four
+		Long: `demo builds a lab, runs the proxy on its first node, sends requests to five
 Services from a pod and from outside, shows which pod answered how often, the
 connection log and the rules, and removes everything. It fails if an answer is not
 what it must be.`,
@@ -65,6 +65,11 @@ func runDemo(ctx context.Context, env environment, manifests string) (err error)
 			return err
 		}
 		defer func() { _ = server.Close() }()
+		datagrams, err := pod.ServeDatagrams(8080)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = datagrams.Close() }()
 	}
 	d.say("The lab: nodes, a router, pods and a client outside, each a network namespace of this machine.")
 	args := []string{"--manifests", manifests, "--hostname-override", "node", "--connection-log", "text"}
@@ -90,48 +95,40 @@ func (d *demo) show(ctx context.Context) {
 	d.expect(d.ask(ctx, client, "10.96.0.20:80", 12), 12)
 	d.say("\nnodeport: from outside, by the node's own address")
 	d.expect(d.ask(ctx, d.lab.Outside, lab.NodeIP+":30080", 12), 4, 4, 4)
+	d.say("\ndns: datagrams, three pods in turn")
+	d.expect(d.askDatagrams(ctx, client, "10.96.0.53:53", 12), 4, 4, 4)
 	d.say("\nempty: a Service without endpoints refuses at once")
 	d.expectRefused(client, "10.96.0.40:80")
 }
 
-// ask sends n requests and counts the answers by pod.
+// ask sends n HTTP requests, each on a connection of its own, and counts the answers
+// by pod.
 func (d *demo) ask(ctx context.Context, from *lab.Namespace, address string, n int) map[string]int {
+	d.say("[%s] $ for i in $(seq %d); do curl http://%s/; done", from.Name, n, address)
+	return d.count(n, func() (string, error) { return askOnce(ctx, from, address) })
+}
+
+// askDatagrams does the same with datagrams, each from a port of its own.
+func (d *demo) askDatagrams(ctx context.Context, from *lab.Namespace, address string, n int) map[string]int {
+	host, port, _ := strings.Cut(address, ":")
+	d.say("[%s] $ for i in $(seq %d); do echo who | nc -uw1 %s %s; done", from.Name, n, host, port)
+	return d.count(n, func() (string, error) { return askDatagram(ctx, from, address) })
+}
+
+// count asks n times and counts the answers by pod.
+func (d *demo) count(n int, ask func() (string, error)) map[string]int {
 	answers := map[string]int{}
 	for range n {
-		who, err := askOnce(ctx, from, address)
+		who, err := ask()
 		if err != nil {
 			who = "error: " + err.Error()
 		}
 		answers[who]++
 	}
-	d.say("[%s] $ for i in $(seq %d); do curl http://%s/; done", from.Name, n, address)
 	for _, who := range slices.Sorted(maps.Keys(answers)) {
 		d.say("  %-6s answered %2d times", who, answers[who])
 	}
 	return answers
-}
-
-// askOnce sends one HTTP request on a connection of its own and returns the name
-// of the pod that answered.
-func askOnce(ctx context.Context, from *lab.Namespace, address string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	conn, err := from.DialContext(ctx, "tcp", address)
-	if err != nil {
-		return "", err
-	}
-	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })()
-	defer func() { _ = conn.Close() }()
-	if _, err := fmt.Fprintf(conn, "GET / HTTP/1.0\r\nHost: %s\r\n\r\n", address); err != nil {
-		return "", err
-	}
-	answer, err := io.ReadAll(conn)
-	if err != nil {
-		return "", err
-	}
-	_, body, _ := strings.Cut(string(answer), "\r\n\r\n")
-	who, _, _ := strings.Cut(body, " ")
-	return who, nil
 }
 
 // expect checks how many answers each pod gave, whichever pod it was.

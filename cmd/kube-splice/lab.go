@@ -35,7 +35,7 @@ func newLabUpCommand(env environment) *cobra.Command {
 		Short: "Build the lab and leave it running",
 		Long: `up builds the lab and leaves it running after this command, until "lab down". One
 user has one lab at a time. It prints the machines, their addresses, how to run a
-command on each, and what to try first. A web server answers in every pod.`,
+command on each, and what to try first. A web server and a UDP server answer in every pod.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			running, err := lab.Up(cmd.Context(), lab.UpOptions{})

@@ -39,6 +39,8 @@ func TestWrongCommandLinesAreRefusedInOneLine(t *testing.T) {
 		{args: append(words("--nodeport-addresses 172.20.1.2"), good...), words: words("--nodeport-addresses 172.20.1.2/32 CIDR primary localhost all")},
 		{args: append(words("--dial-timeout 5"), good...), words: words("--dial-timeout 30s --help")},
 		{args: append(words("--dial-timeout 0s"), good...), words: words("--dial-timeout")},
+		{args: append(words("--udp-timeout 0s"), good...), words: words("--udp-timeout 0s")},
+		{args: append(words("--udp-max-flows 0"), good...), words: words("--udp-max-flows 0")},
 		{args: append(words("--drain-timeout -1s"), good...), words: words("--drain-timeout")},
 		{args: append(words("--iptables-min-sync-period 2m"), good...), words: words("--iptables-min-sync-period 2m0s 30s")},
 		{args: append(words("--connection-log xml"), good...), words: words("--connection-log xml off text json")},
