@@ -103,8 +103,8 @@ func udpFlowTo(t *testing.T, from *lab.Namespace, address, pod string) net.Conn 
 	return nil
 }
 
-// Conntrack entries pin a client to an address's listener, and by it to a policy.
-func TestUDPClientThatGoesOnTakesUpAChangeOfPolicy(t *testing.T) {
+// A policy is for new clients: it cuts no flow.
+func TestUDPClientKeepsItsPodWhenAPolicyChanges(t *testing.T) {
 	t.Parallel()
 	c := newTwoUDPNodes(t)
 	p := policyCase{internal: inCluster, external: exCluster, endpoints: "both"}
@@ -112,16 +112,24 @@ func TestUDPClientThatGoesOnTakesUpAChangeOfPolicy(t *testing.T) {
 	publish()
 	c.start("--cluster-cidr", "10.244.0.0/16")
 	ways := byIPv4.ways(1)
-	inside, outside := udpFlowTo(t, c.client(), ways["clusterIP"], remotePod), udpFlowTo(t, c.Outside, ways["nodePort"], remotePod)
-	p.internal = inLocal
+	clients := []net.Conn{udpFlowTo(t, c.client(), ways["clusterIP"], remotePod), udpFlowTo(t, c.Outside, ways["nodePort"], remotePod)}
+	p.internal, p.external = inLocal, exLocal
 	publish()
-	within(t, time.Second, func() error { return answeredOn(inside, localPod) })
-	if who, err := askBy(outside, "2", patience); who != remotePod+" 2" {
-		t.Errorf("by the nodePort answered by %q (%v), want %s as before", who, err, remotePod)
+	for _, way := range []string{"clusterIP", "nodePort"} {
+		within(t, time.Second, func() error {
+			if who := whoAnswersUDP(c.Outside, ways[way]); who != localPod {
+				return fmt.Errorf("by the %s new clients are answered by %s, want %s", way, who, localPod)
+			}
+			return nil
+		})
 	}
-	p.external = exLocal
-	publish()
-	within(t, time.Second, func() error { return answeredOn(outside, localPod) })
+	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		for _, client := range clients {
+			if who, err := askBy(client, "2", patience); who != remotePod+" 2" {
+				t.Fatalf("at %v a client there was before is answered by %q (%v), want %s", client.RemoteAddr(), who, err, remotePod)
+			}
+		}
+	}
 }
 
 func TestUDPClientKeepsAPodThatTerminatesAndServes(t *testing.T) {
