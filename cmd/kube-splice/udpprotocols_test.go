@@ -2,11 +2,13 @@ package main
 
 import (
 	"fmt"
-	"net"
+	"sync"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kube-splice/kube-splice/lab"
 )
 
 // One number is two Service ports when it is of both protocols: what becomes of one is
@@ -24,41 +26,62 @@ func TestUDPAndTCPOfOneNumberAreEditedApart(t *testing.T) {
 	publish(both...)
 	c.start()
 	connection, client := hold(t, c.Outside, "172.20.1.2:30053"), udpClient(t, c.Outside, "172.20.1.2:30053")
+	stop := askUDPSteadily(t, c.client(), udpAddress)
 	for range 10 {
 		publish(corev1.ProtocolUDP)
-		within(t, time.Second, func() error { return unserved(c.Outside, udpAddress) })
-		wantPodA(t, client)
+		within(t, time.Second, func() error { return noRuleOf(c, "default/dns:dns-tcp") })
 		publish(both...)
 		soon(t, c.Outside, udpAddress, "pod-a")
-		wantPodA(t, client)
 	}
+	stop()
+	steady := askSteadily(t, c.client(), udpAddress, 50*time.Millisecond)
 	for range 10 {
 		publish(corev1.ProtocolTCP)
-		eventually(t, func() error {
-			if _, err := askBy(client, "?", 100*time.Millisecond); err == nil {
-				return fmt.Errorf("the UDP port is still served")
-			}
-			return nil
-		})
-		wantAnswer(t, c.Outside, udpAddress, "pod-a")
+		within(t, time.Second, func() error { return noRuleOf(c, "default/dns:dns-udp") })
+		if answer, err := askBy(client, "?", 50*time.Millisecond); err == nil {
+			t.Errorf("the UDP port answers %q", answer)
+		}
 		publish(both...)
 		within(t, time.Second, func() error { return answeredOn(client, "pod-a") })
-		wantAnswer(t, c.Outside, udpAddress, "pod-a")
+	}
+	for _, a := range steady.stop() {
+		if a.who != "pod-a" {
+			t.Errorf("by TCP: %v", a)
+		}
 	}
 	if who, err := connection.ask(); who != "pod-a" {
 		t.Errorf("a connection held over the edits is answered by %q (%v)", who, err)
 	}
 }
 
-// wantPodA demands that no datagram is lost.
-func wantPodA(t *testing.T, client net.Conn) {
+// askUDPSteadily asks on one socket until stop, which demands that pod-a has answered
+// every question.
+func askUDPSteadily(t *testing.T, from *lab.Namespace, address string) (stop func()) {
 	t.Helper()
-	for range 10 {
-		question := fmt.Sprint(time.Now().UnixNano())
-		if who, err := askBy(client, question, patience); who != "pod-a "+question {
-			t.Errorf("by UDP answered by %q (%v), want pod-a", who, err)
+	client := udpClient(t, from, address)
+	stopped, failed := make(chan struct{}), make(chan error, 1)
+	go func() {
+		for number := 0; ; number++ {
+			select {
+			case <-stopped:
+				failed <- nil
+				return
+			case <-time.After(5 * time.Millisecond):
+			}
+			if who, err := askBy(client, fmt.Sprint(number), patience); who != fmt.Sprint("pod-a ", number) {
+				failed <- fmt.Errorf("by UDP question %d is answered by %q (%w), want pod-a", number, who, err)
+				return
+			}
 		}
-	}
+	}()
+	end := sync.OnceFunc(func() {
+		close(stopped)
+		if err := <-failed; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(end)
+	return end
 }
 
 func TestUDPServicesOfOneNameInTwoNamespacesAreEditedApart(t *testing.T) {
