@@ -3,6 +3,7 @@ package proxy_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"runtime"
@@ -28,9 +29,8 @@ func closedUDP(t testing.TB) string {
 func TestFlowFindsTheOnlyEndpointThatAnswers(t *testing.T) {
 	r := newRig(t, func(cfg *proxy.Config) { cfg.Balancer = "source-hash" })
 	at := r.open(newUDPPort("dns", closedUDP(t), closedUDP(t), udpServer(t, "a"), closedUDP(t)))[0]
-	for range 3 {
-		wantUDP(t, udpClient(t, inside, at), "a")
-		wantUDP(t, udpClient(t, outside, at), "a")
+	for i := range 12 { // to each, another endpoint comes first
+		wantUDP(t, udpClient(t, fmt.Sprintf("127.0.0.%d", i+1), at), "a")
 	}
 }
 
@@ -62,6 +62,29 @@ func TestFlowsCountAsConnectionsOfTheirEndpoint(t *testing.T) {
 	r.open(p2)
 	for range 3 {
 		wantUDP(t, udpClient(t, inside, at), "b")
+	}
+}
+
+func TestFlowsThatHaveEndedCountNoMore(t *testing.T) {
+	r := newRig(t, func(cfg *proxy.Config) { cfg.Balancer = "least-connections" })
+	p := newUDPPort("dns", udpServer(t, "a"))
+	p.Policy.IdleTimeout = 50 * time.Millisecond
+	at := r.open(p)[0]
+	for range 3 {
+		wantUDP(t, udpClient(t, inside, at), "a")
+	}
+	for range 3 {
+		r.record()
+	}
+	r.open(newUDPPort("dns", p.Endpoints[0].Addr.String(), udpServer(t, "b")))
+	answers := map[string]bool{}
+	for range 2 {
+		answer, err := askUDP(udpClient(t, inside, at), "?", 20*time.Second)
+		check(t, err)
+		answers[answer] = true
+	}
+	if len(answers) != 2 {
+		t.Errorf("two clients were answered by %v only", answers)
 	}
 }
 
