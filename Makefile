@@ -11,6 +11,7 @@ BENCH_PACKAGES := nginx libnginx-mod-stream gcc libc6-dev
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 FUZZTIME ?= 30s
+CHURN ?= 60s
 
 .PHONY: help
 help: ## print this
@@ -31,6 +32,10 @@ test: test-packages ## run all tests, with the race detector
 .PHONY: test-cluster
 test-cluster: bin/controlplane test-packages ## run the tests against a real API server (its first build takes 10 to 20 minutes)
 	KUBE_SPLICE_CONTROLPLANE=$(CURDIR)/bin/controlplane go test -race -timeout 30m -tags cluster -run '^TestCluster' ./cmd/kube-splice
+
+.PHONY: churn
+churn: test-packages ## send 5,000 new UDP clients a second through the proxy for CHURN (60s)
+	KUBE_SPLICE_CHURN=$(CHURN) go test -count 1 -v -run '^TestUDPClientsThatComeAndGoLeaveNothingBehind$$' ./cmd/kube-splice
 
 # A Kubernetes control plane for tests. Its first build compiles 2,200 packages;
 # later ones link only.

@@ -89,13 +89,19 @@ func (s *stale) wait() {
 }
 
 // entries tells which entries are stale: those of our portals that lead elsewhere, and
-// those that lead from anywhere else to our listeners. One that no rule has changed is
-// none: whoever asks a listener itself is refused there.
+// those that lead from anywhere else to our listeners. One that leads to a listener of
+// its Service port is none, though a policy may have changed since: that is for new
+// clients (as kube-proxy). Nor is one that no rule has changed: whoever asks a listener
+// itself is refused there.
 func (s *stale) entries() func(original, now netip.AddrPort) bool {
+	all := map[service.Name][]uint16{}
+	for _, b := range s.bindings {
+		all[b.Name] = append(all[b.Name], b.Listener.Port())
+	}
 	listeners := map[netip.AddrPort][]uint16{} // by portal; node ports without an address
 	for _, b := range s.bindings {
 		portal := netip.AddrPortFrom(b.Portal.Addr, b.Portal.Number)
-		listeners[portal] = append(listeners[portal], b.Listener.Port())
+		listeners[portal] = append(listeners[portal], all[b.Name]...)
 	}
 	looked := s.looked
 	local, _ := ownAddresses() // without them fewer entries are known to be stale

@@ -200,21 +200,23 @@ func (p *program) descriptors() int {
 
 // record is a line of the connection log, by its documented keys.
 type record struct {
-	Time     time.Time `json:"time"`
-	Msg      string    `json:"msg"`
-	Proto    string    `json:"proto"`
-	Service  string    `json:"service"`
-	Client   string    `json:"client"`
-	Original string    `json:"original"`
-	Backend  string    `json:"backend"`
-	Attempts int       `json:"attempts"`
-	Sticky   bool      `json:"sticky"`
-	Dial     float64   `json:"dial_ms"`
-	Duration float64   `json:"duration_ms"`
-	Up       int64     `json:"bytes_up"`
-	Down     int64     `json:"bytes_down"`
-	Close    string    `json:"close"`
-	Error    string    `json:"error"`
+	Time      time.Time `json:"time"`
+	Msg       string    `json:"msg"`
+	Proto     string    `json:"proto"`
+	Service   string    `json:"service"`
+	Client    string    `json:"client"`
+	Original  string    `json:"original"`
+	Backend   string    `json:"backend"`
+	Attempts  int       `json:"attempts"`
+	Sticky    bool      `json:"sticky"`
+	Dial      float64   `json:"dial_ms"`
+	Duration  float64   `json:"duration_ms"`
+	Up        int64     `json:"bytes_up"`
+	Down      int64     `json:"bytes_down"`
+	UpCount   int64     `json:"datagrams_up"`
+	DownCount int64     `json:"datagrams_down"`
+	Close     string    `json:"close"`
+	Error     string    `json:"error"`
 }
 
 // records waits until the connection log has n lines at least, and returns all.

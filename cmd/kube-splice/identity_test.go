@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"syscall"
 	"testing"
@@ -68,8 +69,8 @@ func TestServicesOfOneNameInTwoNamespacesDoNotTouchEachOther(t *testing.T) {
 	}
 }
 
-// dns gives a Service the two ports of a DNS server, with one nodePort number.
-func dns(protocols ...corev1.Protocol) func(*corev1.Service) {
+// dnsPorts gives a Service the two ports of a DNS server, with one nodePort number.
+func dnsPorts(protocols ...corev1.Protocol) func(*corev1.Service) {
 	return func(s *corev1.Service) {
 		s.Spec.Type = corev1.ServiceTypeNodePort
 		s.Spec.Ports = nil
@@ -96,7 +97,7 @@ func TestTCPAndUDPAreServedOnOneNodePortNumber(t *testing.T) {
 	c.serveAll("pod-a")
 	answerUDP(t, c.Pod("pod-a").Namespace, "[::]:8080", "pod-a")
 	c.apply("slice", newSlice("dns", []string{podA}, dnsSlice))
-	c.apply("dns", newService("dns", "10.96.0.53", dns(corev1.ProtocolUDP, corev1.ProtocolTCP)))
+	c.apply("dns", newService("dns", "10.96.0.53", dnsPorts(corev1.ProtocolUDP, corev1.ProtocolTCP)))
 	c.start("--iptables-sync-period", "1s")
 	addresses := []string{"10.96.0.53:53", "172.20.1.2:30053", "172.20.1.5:30053"}
 	for _, from := range []*lab.Namespace{c.Outside, c.Node, c.Pod("client").Namespace, c.Pod("pod-a").Namespace} {
@@ -109,7 +110,7 @@ func TestTCPAndUDPAreServedOnOneNodePortNumber(t *testing.T) {
 	}
 	connection := hold(t, c.Outside, addresses[1])
 
-	c.apply("dns", newService("dns", "10.96.0.53", dns(corev1.ProtocolTCP)))
+	c.apply("dns", newService("dns", "10.96.0.53", dnsPorts(corev1.ProtocolTCP)))
 	c.apply("other", newService("other", "10.96.0.55"), newSlice("other", []string{podA}))
 	soon(t, c.Outside, "10.96.0.55:80", "pod-a") // both edits are live
 	for _, address := range addresses {
@@ -138,24 +139,7 @@ func wantNotices(t *testing.T, p *program, about string, want int) {
 // answerUDP runs a program that answers on a UDP port.
 func answerUDP(t *testing.T, in *lab.Namespace, address, answer string) {
 	t.Helper()
-	conn, err := in.ListenPacket("udp", address)
-	check(t, err)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		buffer := make([]byte, 100)
-		for {
-			_, peer, err := conn.ReadFrom(buffer)
-			if err != nil {
-				return
-			}
-			_, _ = conn.WriteTo([]byte(answer), peer)
-		}
-	}()
-	t.Cleanup(func() {
-		_ = conn.Close()
-		<-ended
-	})
+	serveUDP(t, in, address, func(conn net.PacketConn, from net.Addr, _ []byte) { _, _ = conn.WriteTo([]byte(answer), from) })
 }
 
 // wantUDPRefused sends until the kernel answers that the port is closed, which it does

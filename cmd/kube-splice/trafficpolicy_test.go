@@ -180,6 +180,12 @@ func TestTrafficPoliciesDecideWhoGetsWhichEndpoints(t *testing.T) {
 // wantPolicy demands the answers of one row of the table.
 func (c *cluster) wantPolicy(p policyCase, ways map[string]string) {
 	c.t.Helper()
+	c.wantPolicyBy(whoAnswers, p, ways)
+}
+
+// wantPolicyBy is wantPolicy with another way to ask.
+func (c *cluster) wantPolicyBy(ask func(from *lab.Namespace, address string) string, p policyCase, ways map[string]string) {
+	c.t.Helper()
 	for who, from := range c.askers() {
 		for way, address := range ways {
 			want := p.inside
@@ -189,7 +195,7 @@ func (c *cluster) wantPolicy(p policyCase, ways map[string]string) {
 			case who == "outside":
 				want = p.outside
 			}
-			if got := whoAnswers(from, address); got != want {
+			if got := ask(from, address); got != want {
 				c.t.Errorf("%v: %s by the %s, %s: answered by %s, want %s", p, who, way, address, got, want)
 			}
 		}
