@@ -16,7 +16,7 @@ import (
 func track(t testing.TB) {
 	t.Helper()
 	for _, program := range []string{"iptables", "ip6tables"} {
-		nat(t, program, "-A", "OUTPUT", "-p", "udp", "--dport", "9999", "-j", "RETURN")
+		nat(t, program, "-A", "OUTPUT", "-p", "udp", "--dport", "9999", "-j", "REDIRECT")
 	}
 }
 
