@@ -7,6 +7,7 @@ SUDO  := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # Debian packages: what the demo needs, and what the tests drive besides.
 DEMO_PACKAGES := iptables iproute2
 TEST_PACKAGES := $(DEMO_PACKAGES) nftables conntrack socat strace util-linux procps gcc libc6-dev
+BENCH_PACKAGES := nginx libnginx-mod-stream gcc libc6-dev
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 FUZZTIME ?= 30s
@@ -65,6 +66,10 @@ endef
 bench: ## run the benchmarks of the balancer and the rules
 	go test -run '^$$' -bench . -benchmem ./balancer ./redirect
 
+.PHONY: bench-udp
+bench-udp: bench-packages ## compare the cost of relaying UDP with nginx's
+	cd testdata/bench-udp && go run .
+
 .PHONY: lint
 lint: ## gofmt, go vet, staticcheck
 	@test -z "$$(gofmt -l .)" || { echo "gofmt would change: $$(gofmt -l .)"; exit 1; }
@@ -80,11 +85,13 @@ image: ## build the container image kube-splice:latest
 clean: ## remove what was built
 	rm -rf bin
 
-.PHONY: demo-packages test-packages
+.PHONY: demo-packages test-packages bench-packages
 demo-packages:
 	@$(call install,$(DEMO_PACKAGES))
 test-packages:
 	@$(call install,$(TEST_PACKAGES))
+bench-packages:
+	@$(call install,$(BENCH_PACKAGES))
 
 # install PACKAGES installs those Debian packages that are missing.
 define install

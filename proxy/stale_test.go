@@ -24,7 +24,7 @@ func wantNoUDP(t testing.TB, c net.Conn) {
 func track(t testing.TB) {
 	t.Helper()
 	for _, program := range []string{"iptables", "ip6tables"} {
-		nat(t, program, "-A", "OUTPUT", "-p", "udp", "--dport", "9999", "-j", "RETURN")
+		nat(t, program, "-A", "OUTPUT", "-p", "udp", "--dport", "9999", "-j", "REDIRECT")
 	}
 }
 

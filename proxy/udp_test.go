@@ -145,13 +145,31 @@ func TestFlowIsRecordedWhenItEnds(t *testing.T) {
 }
 
 func TestFlowGoesToAnotherEndpointWhenItsOwnRefuses(t *testing.T) {
+	gone := []string{closedUDP(t), closedUDP(t), closedUDP(t)}
 	r := newRig(t)
-	at := r.open(newUDPPort("dns", closedUDP(t), udpServer(t, "a")))[0]
-	for range 4 {
-		wantUDP(t, udpClient(t, inside, at), "a")
+	p := newUDPPort("dns", append(gone, udpServer(t, "a"))...)
+	p.Policy.Balancer = "source-hash" // which would choose the same one again
+	client := udpClient(t, inside, r.open(p)[0])
+	wantUDP(t, client, "a")
+	wantUDP(t, client, "a")
+	alone := newUDPPort("dns", gone[0])
+	r.open(alone) // which fails, and may be back at any time
+	before := r.Counts().FailedTries
+	_, _ = client.Write([]byte("?"))
+	for deadline := time.Now().Add(20 * time.Second); r.Counts().FailedTries == before; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no failed try was counted")
+		}
 	}
-	if n := r.Counts().FailedTries; n == 0 {
-		t.Error("no failed try was counted")
+	back, err := net.ListenPacket("udp", gone[0])
+	check(t, err)
+	defer back.Close()
+	_, err = client.Write([]byte("again"))
+	check(t, err)
+	check(t, back.SetReadDeadline(time.Now().Add(20*time.Second)))
+	buf := make([]byte, 10)
+	if n, _, err := back.ReadFrom(buf); string(buf[:n]) != "again" {
+		t.Errorf("the endpoint that is back received %q (%v)", buf[:n], err)
 	}
 }
 

@@ -75,7 +75,7 @@ func TestConfigurationFileIsInForceAndReplacesFlags(t *testing.T) {
 	file := writeConfig(t, "mode: nftables", "ipvs: {scheduler: sh, strictARP: true}", "portRange: 42000-42009", "nodePortAddresses: [primary]",
 		"healthzBindAddress: 0.0.0.0:10300", "enableProfiling: true", "featureGates: {SomeGate: true}", "udpIdleTimeout: 250ms", "mode: ipvs",
 		"logging: {verbosity: 4, format: json}", "hostnameOverride: other")
-	p := c.prepare("", "--config", file, "--healthz-bind-address", "0.0.0.0:10400", "--proxy-port-range=42005", "--ipvs-scheduler=rr", "--masquerade-all", "--logging-format=text")
+	p := c.prepare("", "--config", file, "--healthz-bind-address", "0.0.0.0:10400", "--proxy-port-range=42005", "--ipvs-scheduler=rr", "--masquerade-all", "--logging-format=text", "--udp-timeout=1s")
 	c.run(p)
 	p.waitReady()
 	if got := behavior(c, p); got != onOnePod {

@@ -5,8 +5,8 @@
 //	       <── sendmmsg, from the address <── flow <─ recvmmsg ─ its socket <──
 //	           the client used
 //
-// A [Loop] is one goroutine on a thread of its own that owns an epoll instance, the
-// listening sockets, the flows and all buffers:
+// A [Loop] is one goroutine that owns an epoll instance, the listening sockets, the
+// flows and all buffers:
 //
 //	Loop ─┬─ Listener ── table: client and local address -> flow
 //	      ├─ ages: for each idle limit the flows in the order of their last use
@@ -34,8 +34,7 @@
 // ours allow it.
 //
 // The package does not choose endpoints, log, or know what a Service is. [Conntrack],
-// which tells what NAT hid from the sockets, stands beside the Loop and is not used
-// by it.
+// which tells what NAT hid from the sockets, stands beside the Loop: a Router may use it.
 //
 // It answers to proxyUDP and udpProxySocket in pkg/proxy/userspace/proxysocket.go of
 // the historical kube-proxy: a socket and a goroutine a client, dialled in the reader,

@@ -32,12 +32,13 @@ func TestFlowEndsWhenIdle(t *testing.T) {
 }
 
 func TestEitherDirectionKeepsAFlowAlive(t *testing.T) {
-	const limit = time.Second
+	const limit = 2 * time.Second
 	for name, sender := range map[string]func(client, endpoint *net.UDPConn, flow net.Addr){
 		"client":   func(client, _ *net.UDPConn, _ net.Addr) { _, _ = client.Write([]byte("x")) },
 		"endpoint": func(_, endpoint *net.UDPConn, flow net.Addr) { _, _ = endpoint.WriteTo([]byte("x"), flow) },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			endpoint := socket(t, "127.0.0.1:0")
 			r := newRig(t, anywhere, datagram.Config{}, endpoint)
 			r.set(func(o *owner) { o.idle = limit })
