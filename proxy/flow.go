@@ -89,18 +89,19 @@ func (f *flow) blame(err error) {
 	p.cfg.Log.Debug("endpoint failed", "service", f.listener.name().String(), "endpoint", f.pick.Endpoint.String(), "error", err)
 }
 
-// Failed implements datagram.Token. When all endpoints have failed they are tried
-// anew: one that refused may be back at the next datagram.
+// Failed implements datagram.Token. When all endpoints have failed, the others than
+// the last one are tried anew, and at last that one too: any may be back by now.
 func (f *flow) Failed(err error) netip.AddrPort {
 	f.blame(err)
-	if f.choose() != nil {
-		f.failed = nil
-		if f.choose() != nil {
-			return netip.AddrPort{}
+	last := []netip.AddrPort{f.pick.Endpoint}
+	for _, failed := range [][]netip.AddrPort{f.failed, last, nil} {
+		f.failed = failed
+		if f.choose() == nil {
+			f.proxy.counters.retries.Add(1)
+			return f.pick.Endpoint
 		}
 	}
-	f.proxy.counters.retries.Add(1)
-	return f.pick.Endpoint
+	return netip.AddrPort{}
 }
 
 // Done implements datagram.Token.

@@ -182,3 +182,18 @@ func (p *program) sockets() int {
 	}
 	return n
 }
+
+// steadySockets is sockets when none has come or gone for a moment.
+func (p *program) steadySockets() int {
+	p.t.Helper()
+	last := -1
+	eventually(p.t, func() error {
+		before := last
+		if last = p.sockets(); last != before {
+			time.Sleep(300 * time.Millisecond)
+			return fmt.Errorf("%d sockets, and %d a moment ago", last, before)
+		}
+		return nil
+	})
+	return last
+}

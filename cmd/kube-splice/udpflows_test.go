@@ -37,7 +37,7 @@ func TestUDPFlowEndsAfterItsIdleLimit(t *testing.T) {
 	backend := c.receiving("pod-a")
 	c.publishUDP(podA)
 	p := c.start("--udp-timeout", "2s")
-	before := p.sockets()
+	before := p.steadySockets()
 	client, first := newFlow(c, backend, udpAddress)
 	if n := p.sockets(); n <= before {
 		t.Errorf("%d sockets with a flow, %d without", n, before)
@@ -50,7 +50,7 @@ func TestUDPFlowEndsAfterItsIdleLimit(t *testing.T) {
 		t.Errorf("it lasted %v ms", age)
 	}
 	first.answer(t, "too late")
-	if n := p.sockets(); n != before {
+	if n := p.steadySockets(); n != before {
 		t.Errorf("%d sockets after the flow, %d before", n, before)
 	}
 	send(t, client, "again")
