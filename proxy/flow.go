@@ -90,14 +90,20 @@ func (f *flow) blame(err error) {
 }
 
 // Failed implements datagram.Token. When all endpoints have failed they are tried
-// anew: one that refused may be back at the next datagram.
+// anew, the last one last: one that refused may be back at the next datagram.
 func (f *flow) Failed(err error) netip.AddrPort {
+	last := f.pick.Endpoint
 	f.blame(err)
-	if f.choose() != nil {
+	if err = f.choose(); err != nil {
+		f.failed = []netip.AddrPort{last}
+		err = f.choose()
+	}
+	if err != nil {
 		f.failed = nil
-		if f.choose() != nil {
-			return netip.AddrPort{}
-		}
+		err = f.choose()
+	}
+	if err != nil {
+		return netip.AddrPort{}
 	}
 	f.proxy.counters.retries.Add(1)
 	return f.pick.Endpoint
