@@ -89,6 +89,37 @@ func TestClusterPodsThatArePublishedBeforeTheyAreReadyAreServed(t *testing.T) {
 	within(t, patience, func() error { return unserved(s.Outside, webAddress) })
 }
 
+func TestClusterChangesWithinTheUpdateIntervalAreTakenTogether(t *testing.T) {
+	t.Parallel()
+	s := newServed(t)
+	s.serveAll("pod-a", "pod-b")
+	s.create(serviceObjects, newService("web", "10.96.0.10", selecting))
+	s.runPod("web", "web-1", podA)
+	s.runPod("web", "web-2", podB)
+	s.awaitReady("web", podA, podB)
+	const interval = 4 * time.Second
+	s.start("--min-update-interval", interval.String())
+	time.Sleep(interval) // a long quiet
+
+	s.setReady("web-1", false)
+	s.awaitReady("web", podB)
+	soonOnly(t, s.Outside, webAddress, "pod-b")
+	began := time.Now()
+	s.setReady("web-1", true)
+	s.setReady("web-2", false)
+	s.awaitReady("web", podA)
+	within(t, 2*interval, func() error {
+		who, err := ask(s.Outside, webAddress)
+		if err == nil && who != "pod-a" {
+			err = fmt.Errorf("answered by %s", who)
+		}
+		return err
+	})
+	if took := time.Since(began); took < interval/2 {
+		t.Errorf("the next changes were taken after %v, want nearly %v", took, interval)
+	}
+}
+
 // soonOnly waits until a pod has all new connections, as it must in a second.
 func soonOnly(t testing.TB, from *lab.Namespace, address, pod string) {
 	t.Helper()

@@ -30,6 +30,7 @@ type options struct {
 	halfClose     time.Duration
 	udpTimeout    time.Duration
 	udpMaxFlows   int
+	updateEvery   time.Duration
 	drainTimeout  time.Duration
 	connectionLog string
 	connectionOut string
@@ -61,6 +62,7 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.DurationVar(&o.halfClose, "half-close-timeout", time.Hour, "end a connection of which one direction has ended when no byte moves in the other for this long; 0: never")
 	f.DurationVar(&o.udpTimeout, "udp-timeout", 30*time.Second, "end a UDP flow when no datagram passes in either direction for this long, where the Service has no idle-timeout of its own")
 	f.IntVar(&o.udpMaxFlows, "udp-max-flows", 65536, "UDP flows at the most, each with a descriptor and a port of ip_local_port_range; the least recently used one makes room")
+	f.DurationVar(&o.updateEvery, "min-update-interval", 5*time.Millisecond, "least time between two updates from the API server: changes that come meanwhile are taken together, one after a longer quiet at once")
 	f.DurationVar(&o.drainTimeout, "drain-timeout", 30*time.Second, "how long connections may go on after SIGTERM before they are reset")
 	f.StringVar(&o.connectionLog, "connection-log", "off", "one line for each connection that has ended: off, text or json")
 	f.StringVar(&o.connectionOut, "connection-log-file", "", "file the connection log is appended to; default: standard output")
@@ -151,6 +153,7 @@ func (o *options) validateNumbers() error {
 		{"half-close-timeout", o.halfClose, 0},
 		{"udp-timeout", o.udpTimeout, time.Millisecond},
 		{"drain-timeout", o.drainTimeout, 0},
+		{"min-update-interval", o.updateEvery, 0},
 		{"tcp-keepalive-interval", o.keepAlive.Interval, time.Second},
 	} {
 		if period.value < period.least {

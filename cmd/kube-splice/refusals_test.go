@@ -42,6 +42,7 @@ func TestWrongCommandLinesAreRefusedInOneLine(t *testing.T) {
 		{args: append(words("--udp-timeout 0s"), good...), words: words("--udp-timeout 0s")},
 		{args: append(words("--udp-max-flows 0"), good...), words: words("--udp-max-flows 0")},
 		{args: append(words("--drain-timeout -1s"), good...), words: words("--drain-timeout")},
+		{args: append(words("--min-update-interval -1s"), good...), words: words("--min-update-interval")},
 		{args: append(words("--iptables-min-sync-period 2m"), good...), words: words("--iptables-min-sync-period 2m0s 30s")},
 		{args: append(words("--connection-log xml"), good...), words: words("--connection-log xml off text json")},
 		{args: append(words("--connection-log-file /tmp/log"), good...), words: words("--connection-log-file --connection-log")},

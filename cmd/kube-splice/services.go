@@ -37,7 +37,7 @@ func openServices(env environment, o options, ob *observer, log *slog.Logger) (s
 	access.ContentType, access.AcceptContentTypes = client.ContentType, client.AcceptContentTypes
 	return &source.Kubernetes{
 		Config: access, NodeName: ob.node, KnownBalancer: knownBalancer, NoExternalIPs: noExternalIPs,
-		Events: ob.events.to, Requests: ob.metrics, Log: log,
+		MinInterval: o.updateEvery, Events: ob.events.to, Requests: ob.metrics, Log: log,
 	}, access.Host, nil
 }
 
