@@ -64,19 +64,28 @@ func (l *Loop) touch(f *flow) {
 // expire ends the flows whose time is up and returns when the next one's will be, on
 // the Loop's clock; 0: there is none.
 func (l *Loop) expire() (next int64) {
+	next = l.expireAge(&l.turnedAway, 0)
 	for _, a := range l.ages {
-		for a.oldest != nil && a.oldest.used+a.limit <= l.now {
-			l.end(a.oldest, Idle, nil)
-		}
-		if a.oldest != nil && (next == 0 || a.oldest.used+a.limit < next) {
-			next = a.oldest.used + a.limit
-		}
+		next = l.expireAge(a, next)
 	}
 	l.ages = slices.DeleteFunc(l.ages, func(a *age) bool { return a.oldest == nil })
 	return next
 }
 
-// evict ends the least recently used flow and reports whether there was one.
+// expireAge is expire for the flows of a. It returns next or, if that is earlier or 0,
+// when the time of the next one of a will be up.
+func (l *Loop) expireAge(a *age, next int64) int64 {
+	for a.oldest != nil && a.oldest.used+a.limit <= l.now {
+		l.end(a.oldest, Idle, nil)
+	}
+	if a.oldest != nil && (next == 0 || a.oldest.used+a.limit < next) {
+		return a.oldest.used + a.limit
+	}
+	return next
+}
+
+// evict ends the least recently used flow, but none that is turned away and so takes up
+// nothing, and reports whether there was one.
 func (l *Loop) evict() bool {
 	var oldest *flow
 	for _, a := range l.ages {

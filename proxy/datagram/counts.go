@@ -5,7 +5,7 @@ import "sync/atomic"
 // Counts is what a Loop has done so far, and Flows what it has now. A datagram that
 // was not passed on is in exactly one of the counts of datagrams.
 type Counts struct {
-	Flows   int64 // now; with those that wait for an answer, or are refused
+	Flows   int64 // now; with those that wait for an answer, and up to 1,024 that are refused
 	Opened  int64 // flows that got a socket
 	Ended   map[Cause]int64
 	Evicted int64 // made room for others, whether or not they had a socket

@@ -9,7 +9,7 @@ import (
 // Config says how a Loop works. Its zero value is usable.
 type Config struct {
 	// MaxFlows is how many flows the Loop keeps at most; the least recently used one
-	// makes room for a new one. 0 means 65,536. A flow takes one descriptor and one
+	// makes room for a new one, unless that is refused. 0 means 65,536. A flow takes one descriptor and one
 	// ephemeral port (ip(7), ip_local_port_range), so the system may set a lower limit;
 	// where it does, flows make room in the same way.
 	MaxFlows int
@@ -24,7 +24,9 @@ const defaultMaxFlows = 1 << 16
 // it must be quick, as a mutex and a few map look-ups are, and must not call methods
 // of the Loop or its Listeners. When the answer takes longer, it returns [ErrLater]
 // and calls Answer afterwards. Any other error refuses the client: its datagrams are
-// dropped, and it is not asked for again for a second or until [Listener.Retain].
+// dropped, and it is not asked for again for a second or until [Listener.Retain]. That
+// holds too for a client whose Route got no socket, but only for so many clients at a
+// time: when many are refused, a Router may be asked again at once.
 type Router func(Arrival) (Route, error)
 
 // ErrLater is what a Router returns that will call [Arrival.Answer]. Meanwhile the

@@ -34,28 +34,61 @@ type flow struct {
 type state uint8
 
 const (
-	asking  state = iota // its Router will answer later
-	open                 // it has a socket
-	refused              // it has none and gets none
+	asking   state = iota // its Router will answer later
+	open                  // it has a socket
+	refused               // it has none and gets none, by its Router's word
+	unserved              // as refused, but because no socket could be had for it
 	ended
 )
 
 // What a flow without a socket may last.
 const (
-	askingLimit  = 5 * time.Second
-	refusedLimit = time.Second
+	askingLimit     = 5 * time.Second
+	turnedAwayLimit = time.Second
 )
+
+// mostTurnedAway is how many clients that are turned away are remembered at once.
+const mostTurnedAway = 1024
 
 // client returns the flow's client as a socket address.
 func (f *flow) client() peer { return peer{f.clientIP, f.clientPort} }
 
-// add makes f a flow of its listener that lasts for limit after its last use.
+// add makes f a flow of its listener that lasts for limit after its last use. The
+// least recently used ones make room for it.
 func (l *Loop) add(f *flow, s state, limit time.Duration) {
+	for l.flows >= l.cfg.MaxFlows && l.evict() {
+	}
 	f.state = s
 	f.listener.flows.insert(f)
 	l.limit(f, limit)
-	l.flows++
-	l.counts.flows.Store(int64(l.flows))
+	l.count(f, 1)
+}
+
+// turnAway remembers for a while that f is refused or unserved. Anybody can forge the
+// sources of any number of such clients. So they are kept apart from flows, where they
+// make nobody leave, and those that are too many are not remembered.
+func (l *Loop) turnAway(f *flow, s state) {
+	f.state = s
+	if l.turnedAwayNow == mostTurnedAway {
+		return
+	}
+	f.listener.flows.insert(f)
+	f.used = l.now
+	l.turnedAway.push(f)
+	l.count(f, 1)
+}
+
+// isTurnedAway reports whether f has no socket and gets none.
+func (f *flow) isTurnedAway() bool { return f.state == refused || f.state == unserved }
+
+// count notes that there are n more flows of f's kind.
+func (l *Loop) count(f *flow, n int) {
+	if f.isTurnedAway() {
+		l.turnedAwayNow += n
+	} else {
+		l.flows += n
+	}
+	l.counts.flows.Store(int64(l.flows + l.turnedAwayNow))
 }
 
 // end ends f, in whatever state it is, and tells its owner.
@@ -70,8 +103,7 @@ func (l *Loop) end(f *flow, cause Cause, err error) {
 	}
 	f.age.remove(f)
 	f.listener.flows.remove(f)
-	l.flows--
-	l.counts.flows.Store(int64(l.flows))
+	l.count(f, -1)
 	l.closeSocket(f)
 	f.state = ended
 	l.tell(f, cause, err)

@@ -115,11 +115,11 @@ func (n *Listener) unpark() error {
 }
 
 // Retain ends the flows to endpoints that keep denies, and has clients that were
-// refused asked for again.
+// refused, or got no socket, asked for again.
 func (n *Listener) Retain(keep func(netip.AddrPort) bool) error {
 	return n.loop.call(func() error {
 		for _, f := range n.flows.all() {
-			if f.state == refused || f.state == open && !keep(f.backend.addrPort()) {
+			if f.isTurnedAway() || f.state == open && !keep(f.backend.addrPort()) {
 				n.loop.end(f, Removed, nil)
 			}
 		}

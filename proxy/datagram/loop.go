@@ -29,9 +29,12 @@ type Loop struct {
 	now       int64 // nanoseconds since started; read once a turn
 	listeners map[int32]*Listener
 	sockets   []*flow // by descriptor
-	flows     int
+	flows     int     // but for those turned away
 	ages      []*age
 	held      map[*flow][]datagram // first datagrams of flows that are asking
+
+	turnedAway    age // see Loop.turnAway
+	turnedAwayNow int
 
 	fromClients, fromBackends, fromErrors *inbox
 	toBackend, toClients                  *outbox
@@ -71,6 +74,7 @@ func New(cfg Config) (*Loop, error) {
 		calls: make(chan func(), batch), wakeup: os.NewFile(uintptr(event), "eventfd"),
 		closing: make(chan struct{}), stopped: make(chan struct{}),
 		events: make([]unix.EpollEvent, 4*batch), listeners: map[int32]*Listener{}, held: map[*flow][]datagram{},
+		turnedAway:  age{limit: int64(turnedAwayLimit)},
 		fromClients: newInbox(batch, largest), fromBackends: newInbox(batch, largest), fromErrors: newInbox(mostQuoted, longestQuoted),
 		toBackend: newOutbox(false), toClients: newOutbox(true),
 	}
@@ -93,7 +97,8 @@ func (l *Loop) Close() {
 	_ = l.wakeup.Close()
 }
 
-// post has fn done in the Loop, soon. It fails only when the Loop is closed.
+// post has fn done in the Loop, soon. It fails only when the Loop is closed; then fn is
+// not done.
 func (l *Loop) post(fn func()) error {
 	select {
 	case l.calls <- fn:
@@ -102,9 +107,7 @@ func (l *Loop) post(fn func()) error {
 	}
 	var one [8]byte
 	binary.NativeEndian.PutUint64(one[:], 1)
-	if _, err := l.wakeup.Write(one[:]); err != nil {
-		return net.ErrClosed // by Close
-	}
+	_, _ = l.wakeup.Write(one[:]) // fails when the Loop is closed, which may have called fn before
 	return nil
 }
 
@@ -118,6 +121,11 @@ func (l *Loop) call(fn func() error) error {
 	case err := <-result:
 		return err
 	case <-l.stopped:
+	}
+	select {
+	case err := <-result: // it was done, last
+		return err
+	default:
 		return net.ErrClosed
 	}
 }

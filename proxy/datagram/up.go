@@ -59,7 +59,7 @@ func (l *Loop) flowOf(n *Listener, i int) *flow {
 		l.hold(f, d)
 	case refused:
 		l.counts.unrouted.Add(1)
-	case ended: // it got no socket, which is counted
+	case unserved:
 		l.counts.noSocket.Add(1)
 	}
 	return nil
@@ -67,8 +67,6 @@ func (l *Loop) flowOf(n *Listener, i int) *flow {
 
 // arrive makes a flow of a client that has none.
 func (l *Loop) arrive(n *Listener, k key) *flow {
-	for l.flows >= l.cfg.MaxFlows && l.evict() {
-	}
 	f := &flow{key: k, listener: n, fd: -1, started: l.now, apart: l.cannotCut}
 	route, err := n.router(Arrival{
 		Client: withScope(f.client().addrPort(), k.scope),
@@ -105,7 +103,7 @@ func (l *Loop) answered(f *flow, ask func() (Route, error)) {
 	delete(l.held, f)
 	f.age.remove(f)
 	f.listener.flows.remove(f)
-	l.flows--
+	l.count(f, -1)
 	route, err := ask()
 	l.settle(f, route, err)
 	if f.state != open {
@@ -123,18 +121,18 @@ func (l *Loop) answered(f *flow, ask func() (Route, error)) {
 // settle does what a Router answered.
 func (l *Loop) settle(f *flow, route Route, err error) {
 	if err != nil {
-		l.add(f, refused, refusedLimit)
+		l.turnAway(f, refused)
 		return
 	}
 	f.token = route.Token
 	err = l.connect(f, route.Backend)
 	if err != nil {
-		f.state = ended
 		cause := Internal
 		if isUnreachable(err) {
 			cause = Refused
 		}
 		l.tell(f, cause, err)
+		l.turnAway(f, unserved)
 		return
 	}
 	l.counts.opened.Add(1)
