@@ -126,9 +126,12 @@ func (f *flow) Done(r datagram.Result) {
 	p.cfg.Record(f.record(r, closeOfFlow[r.Cause]))
 }
 
-// refuse records a client that gets no endpoint, and returns why.
+// refuse records a client that gets no endpoint, unless there are too many, and returns
+// why.
 func (f *flow) refuse(why Close, err error) error {
-	f.proxy.cfg.Record(f.record(datagram.Result{Err: err}, why))
+	if f.proxy.flows.refusals.mayRecord() {
+		f.proxy.cfg.Record(f.record(datagram.Result{Err: err}, why))
+	}
 	return err
 }
 

@@ -14,6 +14,7 @@ import (
 type flows struct {
 	loop     atomic.Pointer[datagram.Loop] // nil: not opened
 	tracking *datagram.Conntrack           // the Loop's; nil with Config.Direct
+	refusals refusals                      // the Loop's
 
 	// The owner's.
 	stale  stale

@@ -54,6 +54,7 @@ func New(cfg Config) *Proxy {
 	p.ports = newPortPool(p.cfg.Ports, p.cfg.KeepPorts)
 	p.troubles.log, p.troubles.tell = p.cfg.Log, p.cfg.Trouble
 	p.shortage.log = p.cfg.Log
+	p.flows.refusals.log = p.cfg.Log
 	p.flows.stale = stale{ports: map[uint16]bool{}, troubles: troubles{log: p.cfg.Log, tell: p.cfg.Trouble}}
 	p.ownPorts.Store(&map[ownPort]struct{}{})
 	p.publish()
