@@ -1,6 +1,7 @@
 package datagram
 
 import (
+	"math"
 	"slices"
 	"time"
 )
@@ -42,7 +43,7 @@ func (l *Loop) limit(f *flow, limit time.Duration) {
 	if f.age != nil {
 		f.age.remove(f)
 	}
-	limit = max(limit, time.Millisecond)
+	limit = min(max(limit, time.Millisecond), math.MaxInt64/2) // added to now, it must not overflow
 	at := slices.IndexFunc(l.ages, func(a *age) bool { return a.limit == int64(limit) })
 	if at < 0 {
 		at = len(l.ages)

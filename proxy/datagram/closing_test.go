@@ -1,6 +1,8 @@
 package datagram_test
 
 import (
+	"errors"
+	"net"
 	"net/netip"
 	"sync"
 	"testing"
@@ -31,5 +33,24 @@ func TestCallIsDoneOrFailsWhenTheLoopCloses(t *testing.T) {
 		}
 		loop.Close()
 		calls.Wait()
+	}
+}
+
+func TestClosedListenerTouchesNoDescriptor(t *testing.T) {
+	r := newRig(t, anywhere, datagram.Config{})
+	check(t, r.listener.Close())
+	var others []*net.UDPConn // one of which has the descriptor that the listener had
+	for range 20 {
+		others = append(others, socket(t, "127.0.0.1:0"))
+	}
+	if err := r.listener.Park(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("a closed listener was parked: %v", err)
+	}
+	if err := r.listener.Unpark(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("a closed listener was unparked: %v", err)
+	}
+	for _, other := range others {
+		send(t, dial(t, other.LocalAddr().(*net.UDPAddr)), "x")
+		want(t, other, "x")
 	}
 }

@@ -3,6 +3,7 @@ package datagram_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -57,6 +58,18 @@ func TestEitherDirectionKeepsAFlowAlive(t *testing.T) {
 				t.Errorf("%d flows, want 1", n)
 			}
 		})
+	}
+}
+
+func TestFlowMayLastForEver(t *testing.T) {
+	r := newRig(t, anywhere, datagram.Config{}, echo(t, "127.0.0.1:0"))
+	r.set(func(o *owner) { o.idle = math.MaxInt64 })
+	client := dial(t, r.at("127.0.0.1"))
+	for range 3 {
+		ask(t, client, "x", "x")
+	}
+	if c := r.Counts(); c.Opened != 1 || c.Flows != 1 {
+		t.Errorf("%+v, want one flow", c)
 	}
 }
 

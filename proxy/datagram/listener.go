@@ -3,6 +3,7 @@ package datagram
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 
@@ -61,7 +62,7 @@ func (n *Listener) enter() error {
 // port stays taken, except that another program may bind to it on one of the
 // machine's addresses; then Unpark fails. Flows go on.
 func (n *Listener) Park() error {
-	return n.loop.call(func() error {
+	return n.call(func() error {
 		if n.parked {
 			return nil
 		}
@@ -71,11 +72,22 @@ func (n *Listener) Park() error {
 
 // Unpark makes a parked Listener serve. If it fails, n stays parked.
 func (n *Listener) Unpark() error {
-	return n.loop.call(func() error {
+	return n.call(func() error {
 		if !n.parked {
 			return nil
 		}
 		return n.unpark()
+	})
+}
+
+// call has fn done in the Loop, unless n is closed: its descriptor may be somebody
+// else's by now.
+func (n *Listener) call(fn func() error) error {
+	return n.loop.call(func() error {
+		if n.loop.listeners[int32(n.fd)] != n {
+			return net.ErrClosed
+		}
+		return fn()
 	})
 }
 
