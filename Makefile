@@ -63,8 +63,8 @@ fi; rm -f $$said
 endef
 
 .PHONY: bench
-bench: ## run the benchmarks of the balancer and the rules
-	go test -run '^$$' -bench . -benchmem ./balancer ./redirect
+bench: ## run the benchmarks of the balancer, the listeners and the rules
+	go test -run '^$$' -bench . -benchmem ./balancer ./proxy ./redirect
 
 .PHONY: bench-udp
 bench-udp: bench-packages ## compare the cost of relaying UDP with nginx's

@@ -105,8 +105,13 @@ func (s *servicePort) park() error {
 // open ranges over the listeners of s.
 func (s *servicePort) open() iter.Seq[*listener] {
 	return func(yield func(*listener) bool) {
-		for _, l := range append(s.leaving[:len(s.leaving):len(s.leaving)], s.listeners[:]...) {
+		for _, l := range s.listeners {
 			if l != nil && !yield(l) {
+				return
+			}
+		}
+		for _, l := range s.leaving {
+			if !yield(l) {
 				return
 			}
 		}

@@ -23,12 +23,32 @@ type stale struct {
 
 // follow takes note of the bindings there are now.
 func (s *stale) follow(bindings []service.Binding) {
-	udp := slices.DeleteFunc(slices.Clone(bindings), func(b service.Binding) bool { return b.Name.Protocol != service.UDP })
-	if slices.Equal(udp, s.bindings) {
+	if s.has(bindings) {
 		return
 	}
-	s.bindings, s.due = udp, true
+	s.bindings, s.due = nil, true
+	for _, b := range bindings {
+		if b.Name.Protocol == service.UDP {
+			s.bindings = append(s.bindings, b)
+		}
+	}
 	s.addPorts()
+}
+
+// has reports whether those of UDP among bindings are those known. It is asked at each
+// change of anything, so it makes no list of them.
+func (s *stale) has(bindings []service.Binding) bool {
+	known := s.bindings
+	for _, b := range bindings {
+		if b.Name.Protocol != service.UDP {
+			continue
+		}
+		if len(known) == 0 || known[0] != b {
+			return false
+		}
+		known = known[1:]
+	}
+	return len(known) == 0
 }
 
 func (s *stale) addPorts() {

@@ -66,12 +66,25 @@ type Endpoint struct {
 // others are ready. Topology hints narrow the ready endpoints of the scope Cluster, and
 // nothing else. The result is the caller's.
 func (p *Port) Eligible(scope Scope) []Endpoint {
-	in := func(e Endpoint) bool { return scope == Cluster || e.Local }
-	first := func(e Endpoint) bool { return e.Ready && in(e) && (scope == Local || !e.Reserved) }
-	if eligible := p.endpoints(first); len(eligible) > 0 {
+	if eligible := p.endpoints(scope.first); len(eligible) > 0 {
 		return eligible
 	}
-	return p.endpoints(func(e Endpoint) bool { return e.Serving && e.Terminating && in(e) })
+	return p.endpoints(scope.second)
+}
+
+// HasEligible reports whether Eligible would return any, and makes no list.
+func (p *Port) HasEligible(scope Scope) bool {
+	return slices.ContainsFunc(p.Endpoints, func(e Endpoint) bool { return scope.first(e) || scope.second(e) })
+}
+
+// first reports whether an endpoint is among those of s to be given connections first.
+func (s Scope) first(e Endpoint) bool {
+	return e.Ready && (s == Local && e.Local || s == Cluster && !e.Reserved)
+}
+
+// second reports whether it may be given connections when there is none to be first.
+func (s Scope) second(e Endpoint) bool {
+	return e.Serving && e.Terminating && (s == Cluster || e.Local)
 }
 
 func (p *Port) endpoints(wanted func(Endpoint) bool) []Endpoint {

@@ -91,6 +91,11 @@ func TestEligibleEndpointsOfAScope(t *testing.T) {
 	} {
 		p := newPort()
 		p.Endpoints = c.all
+		for scope, want := range map[service.Scope][]service.Endpoint{service.Cluster: c.cluster, service.Local: c.local} {
+			if got := p.HasEligible(scope); got != (len(want) > 0) {
+				t.Errorf("%s: some are eligible in %v: %t, want %t", name, scope, got, len(want) > 0)
+			}
+		}
 		if got := p.Eligible(service.Cluster); !slices.Equal(got, c.cluster) {
 			t.Errorf("%s, Cluster: %v, want %v", name, got, c.cluster)
 		}

@@ -49,7 +49,6 @@ type daemon struct {
 
 // outcome is what came of a job.
 type outcome struct {
-	wrote    redirect.Rules
 	synced   bool // else they were only looked at, and all there
 	full     bool // any rule might have to be written, else only those that changed
 	repaired bool
@@ -187,7 +186,7 @@ func (d *daemon) sync(full bool) func(context.Context, redirect.Rules) outcome {
 	return func(ctx context.Context, want redirect.Rules) outcome {
 		started := time.Now()
 		err := d.rules.Sync(ctx, want)
-		return outcome{wrote: want, synced: true, full: full, took: time.Since(started), counts: d.rules.Counts(), err: err}
+		return outcome{synced: true, full: full, took: time.Since(started), counts: d.rules.Counts(), err: err}
 	}
 }
 
@@ -195,7 +194,7 @@ func (d *daemon) sync(full bool) func(context.Context, redirect.Rules) outcome {
 func (d *daemon) look(ctx context.Context, want redirect.Rules) outcome {
 	intact, err := d.rules.Intact(ctx)
 	if err != nil || intact {
-		return outcome{wrote: want, err: err}
+		return outcome{err: err}
 	}
 	out := d.sync(true)(ctx, want)
 	out.repaired = true

@@ -10,7 +10,8 @@ type withoutLocal struct{ internal, external int }
 func countWithoutLocal(snap *service.Snapshot) map[service.Family]withoutLocal {
 	counts := make(map[service.Family]withoutLocal, len(families))
 	for _, p := range snap.Ports {
-		if p.Internal != service.Local && p.External != service.Local || !onlyElsewhere(p) {
+		local := p.Internal == service.Local || p.External == service.Local
+		if !local || p.HasEligible(service.Local) || !p.HasEligible(service.Cluster) {
 			continue
 		}
 		c := counts[p.Name.Family]
@@ -23,21 +24,4 @@ func countWithoutLocal(snap *service.Snapshot) map[service.Family]withoutLocal {
 		counts[p.Name.Family] = c
 	}
 	return counts
-}
-
-// onlyElsewhere reports whether a Service port has endpoints, but none on this node.
-// It asks for what may be eligible in some scope, without making lists of it.
-func onlyElsewhere(p *service.Port) bool {
-	elsewhere := false
-	for i := range p.Endpoints {
-		e := &p.Endpoints[i]
-		if !e.Ready && !(e.Serving && e.Terminating) {
-			continue
-		}
-		if e.Local {
-			return false
-		}
-		elsewhere = true
-	}
-	return elsewhere
 }
