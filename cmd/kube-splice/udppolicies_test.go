@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -51,13 +52,19 @@ func whoAnswersUDP(from *lab.Namespace, address string) string {
 	return strings.Join(slices.Sorted(maps.Keys(seen)), " ")
 }
 
+// whoAnswersOnce asks again when it hears nothing, as resolvers do: the answer of an
+// endpoint that is just leaving may be lost with its flow.
 func whoAnswersOnce(from *lab.Namespace, address string) string {
+	const pause = 100 * time.Millisecond
 	client, err := from.Dial("udp", address, patience)
 	if err != nil {
 		return err.Error()
 	}
 	defer client.Close()
-	answer, err := askBy(client, "", patience)
+	answer, err := askBy(client, "", pause)
+	for started := time.Now(); errors.Is(err, os.ErrDeadlineExceeded) && time.Since(started) < patience; {
+		answer, err = askBy(client, "", pause)
+	}
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return noAnswer
