@@ -8,16 +8,41 @@ import (
 	"time"
 )
 
-// Copier is the reference Engine. Its zero value is ready to use; it must not be
-// copied. Relay blocks until the pair has ended.
-type Copier struct{ sweeper sweeper }
+// Copier is the reference Engine: a goroutine for each listener, and two for each
+// connection, which io.Copy relays.
+type Copier struct {
+	ctx     context.Context // ends when connections are to be reset
+	abort   context.CancelFunc
+	sweeper sweeper
+	waiting atomic.Int64 // clients accepted that wait for room
+	conns   sync.WaitGroup
+}
 
-// Relay implements Engine.
-func (c *Copier) Relay(ctx context.Context, pair Pair, done func(Result)) {
+// NewCopier returns a Copier. Close ends it.
+func NewCopier() *Copier {
+	c := &Copier{}
+	c.ctx, c.abort = context.WithCancel(context.Background())
+	return c
+}
+
+// Descriptors implements Engine: two sockets, and a pipe in each direction.
+func (c *Copier) Descriptors() int { return 2 + 2*2 }
+
+// Abort implements Engine.
+func (c *Copier) Abort() { c.abort() }
+
+// Close implements Engine.
+func (c *Copier) Close() {
+	c.abort()
+	c.conns.Wait()
+}
+
+// relay moves the bytes of a pair until it ends, and closes both connections.
+func (c *Copier) relay(client, backend *net.TCPConn, limits Limits) Result {
 	p := &pairState{
-		limits:  pair.Limits,
-		client:  &side{conn: pair.Client, closed: ClientClosed, reset: ClientReset},
-		backend: &side{conn: pair.Backend, closed: BackendClosed, reset: BackendReset},
+		limits:  limits,
+		client:  &side{conn: client, closed: ClientClosed, reset: ClientReset},
+		backend: &side{conn: backend, closed: BackendClosed, reset: BackendReset},
 	}
 	for _, s := range []*side{p.client, p.backend} {
 		// Should this process die, the kernel is to reset both: a FIN would make
@@ -26,7 +51,7 @@ func (c *Copier) Relay(ctx context.Context, pair Pair, done func(Result)) {
 	}
 	p.watch.moved = p.moved
 	p.watch.set(p.limits.Idle, func() { p.abort(Idle, nil, p.client, p.backend) })
-	unbind := context.AfterFunc(ctx, p.shutdown)
+	unbind := context.AfterFunc(c.ctx, p.shutdown)
 	c.sweeper.add(p)
 
 	var result Result
@@ -38,8 +63,8 @@ func (c *Copier) Relay(ctx context.Context, pair Pair, done func(Result)) {
 	unbind()
 	c.sweeper.remove(p)
 	p.watch.stop()
-	result.Cause, result.Err = p.close(ctx)
-	done(result)
+	result.Cause, result.Err = p.close(c.ctx)
+	return result
 }
 
 // pairState is one pair on its way. The two copying goroutines, the watch's timer

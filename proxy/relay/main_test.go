@@ -1,9 +1,9 @@
 package relay_test
 
 import (
-	"context"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"strings"
 	"testing"
@@ -15,7 +15,16 @@ import (
 )
 
 // engines are held to the same contract, every one.
-var engines = map[string]relay.Engine{"copy": &relay.Copier{}}
+var engines = map[string]func() relay.Engine{
+	"copy": func() relay.Engine { return relay.NewCopier() },
+	"loop": func() relay.Engine {
+		loops, err := relay.NewLoops(2)
+		if err != nil {
+			panic(err)
+		}
+		return loops
+	},
+}
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
@@ -26,56 +35,102 @@ type pair struct {
 	client  *net.TCPConn // the client's own end
 	backend *net.TCPConn // the backend's own end
 	result  chan relay.Result
-	stop    context.CancelFunc
+	stop    func()
 }
 
 // onEveryEngine runs a test with a fresh pair on each engine.
 func onEveryEngine(t *testing.T, limits relay.Limits, test func(t *testing.T, p *pair)) {
 	t.Parallel()
-	for name, engine := range engines {
-		t.Run(name, func(t *testing.T) { test(t, newPair(t, engine, limits)) })
+	for name := range engines {
+		t.Run(name, func(t *testing.T) { test(t, newPair(t, name, limits)) })
 	}
 }
 
-// newPair relays between two real connections on loopback.
-func newPair(t testing.TB, engine relay.Engine, limits relay.Limits) *pair {
+// newPair relays between two real connections on loopback, by an engine of its own.
+func newPair(t testing.TB, engine string, limits relay.Limits) *pair {
 	t.Helper()
-	p, _ := newPairWithBackend(t, engine, limits)
-	return p
+	return newFront(t, engine, limits, nil).pair(t)
 }
 
-// newPairWithBackend returns the engine's end of the backend's connection too.
-func newPairWithBackend(t testing.TB, engine relay.Engine, limits relay.Limits) (*pair, *net.TCPConn) {
+// front is a listener of an engine before a backend. It is the Handler of its listener.
+type front struct {
+	engine  relay.Engine
+	address string           // where clients connect to
+	backend *net.TCPListener // where the engine connects to
+	limits  relay.Limits
+	prepare func(fd int) error // may be nil
+	pairs   chan *session
+}
+
+// newFront starts an engine that serves one listener. Its pairs are aborted, and it is
+// closed, when the test ends.
+func newFront(t testing.TB, engine string, limits relay.Limits, prepare func(fd int) error) *front {
 	t.Helper()
-	ctx, stop := context.WithCancel(context.Background())
-	p := &pair{result: make(chan relay.Result, 1), stop: stop}
-	var client, backend *net.TCPConn
-	p.client, client = connected(t)
-	backend, p.backend = connected(t)
-	go engine.Relay(ctx, relay.Pair{Client: client, Backend: backend, Limits: limits}, func(r relay.Result) { p.result <- r })
+	f := &front{engine: engines[engine](), backend: listen(t), limits: limits, prepare: prepare, pairs: make(chan *session, 100)}
+	ln := listen(t)
+	f.address = ln.Addr().String()
+	l, err := f.engine.Listen(ln, f)
+	check(t, err)
 	t.Cleanup(func() {
-		stop()
-		_ = p.client.Close()
-		_ = p.backend.Close()
-		if len(p.result) == 0 && !t.Failed() {
-			p.end(t)
-		}
+		l.Close()
+		f.engine.Close()
+		_ = f.backend.Close()
 	})
-	return p, backend
+	return f
 }
 
-// connected returns the two ends of a connection: dialled, accepted.
-func connected(t testing.TB) (*net.TCPConn, *net.TCPConn) {
+func listen(t testing.TB) *net.TCPListener {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	check(t, err)
-	defer func() { _ = ln.Close() }()
-	dialled, err := net.Dial("tcp", ln.Addr().String())
-	check(t, err)
-	accepted, err := ln.Accept()
-	check(t, err)
-	return dialled.(*net.TCPConn), accepted.(*net.TCPConn)
+	return ln.(*net.TCPListener)
 }
+
+// pair connects a client.
+func (f *front) pair(t testing.TB) *pair {
+	t.Helper()
+	client, err := net.Dial("tcp", f.address)
+	check(t, err)
+	backend, err := f.backend.AcceptTCP()
+	check(t, err)
+	p := &pair{client: client.(*net.TCPConn), backend: backend, result: (<-f.pairs).result, stop: f.engine.Abort}
+	t.Cleanup(func() {
+		_ = p.client.Close()
+		_ = p.backend.Close()
+	})
+	return p
+}
+
+// Reserve, Release, Short, TurnedAway and Arrive make a front a relay.Handler.
+func (f *front) Reserve() bool                    { return true }
+func (f *front) Release()                         {}
+func (f *front) Short(error)                      {}
+func (f *front) TurnedAway(netip.AddrPort, error) {}
+func (f *front) Arrive(int, netip.AddrPort) relay.Session {
+	s := &session{front: f, result: make(chan relay.Result, 1)}
+	f.pairs <- s
+	return s
+}
+
+// session leads a client to the front's backend.
+type session struct {
+	front  *front
+	result chan relay.Result
+}
+
+func (s *session) Next(failed error) (relay.Dial, error) {
+	return relay.Dial{Backend: s.front.backend.Addr().(*net.TCPAddr).AddrPort(), Limit: 10 * time.Second}, failed
+}
+
+func (s *session) Prepare(fd int) error {
+	if s.front.prepare == nil {
+		return nil
+	}
+	return s.front.prepare(fd)
+}
+
+func (s *session) Connected() relay.Limits { return s.front.limits }
+func (s *session) Done(r relay.Result)     { s.result <- r }
 
 // end waits for the pair's result.
 func (p *pair) end(t testing.TB) relay.Result {

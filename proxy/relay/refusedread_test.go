@@ -2,7 +2,6 @@ package relay_test
 
 import (
 	"errors"
-	"net"
 	"syscall"
 	"testing"
 	"time"
@@ -17,13 +16,20 @@ import (
 // an error too, and does it for as long as the test likes.
 func TestPairOutlivesAnErrorThatMakesTheRuntimeRefuseToRead(t *testing.T) {
 	t.Parallel()
-	for name, engine := range engines {
+	for name := range engines {
 		t.Run(name, func(t *testing.T) {
-			p, inside := newPairWithBackend(t, engine, relay.Limits{})
-			onDescriptor(t, inside, func(fd int) error {
+			insides := make(chan int, 1) // the engine's socket too
+			p := newFront(t, name, relay.Limits{}, func(fd int) error {
+				inside, err := unix.Dup(fd)
+				if err != nil {
+					return err
+				}
+				insides <- inside
 				return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPING,
 					unix.SOF_TIMESTAMPING_TX_SOFTWARE|unix.SOF_TIMESTAMPING_SOFTWARE|unix.SOF_TIMESTAMPING_OPT_TSONLY)
-			})
+			}).pair(t)
+			inside := <-insides
+			t.Cleanup(func() { _ = unix.Close(inside) })
 			check(t, p.client.SetWriteDeadline(time.Now().Add(500*time.Millisecond)))
 			flood(p.client) // now the engine's socket is full, so an error is all there is to poll
 			for range 20 {
@@ -34,7 +40,7 @@ func TestPairOutlivesAnErrorThatMakesTheRuntimeRefuseToRead(t *testing.T) {
 				case <-time.After(10 * time.Millisecond):
 				}
 			}
-			if len(takeErrors(t, inside)) == 0 {
+			if len(takeErrors(inside)) == 0 {
 				t.Fatal("the engine's socket never had an error waiting")
 			}
 			send(t, p.backend, 10)
@@ -48,27 +54,14 @@ func TestPairOutlivesAnErrorThatMakesTheRuntimeRefuseToRead(t *testing.T) {
 	}
 }
 
-// takeErrors empties the error queue of c's socket.
-func takeErrors(t testing.TB, c *net.TCPConn) (stamps [][]byte) {
-	t.Helper()
-	onDescriptor(t, c, func(fd int) error {
-		for {
-			control := make([]byte, 256)
-			_, n, _, _, err := unix.Recvmsg(fd, nil, control, unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
-			if err != nil {
-				return nil // none is left
-			}
-			stamps = append(stamps, control[:n])
+// takeErrors empties the error queue of a socket.
+func takeErrors(fd int) (stamps [][]byte) {
+	for {
+		control := make([]byte, 256)
+		_, n, _, _, err := unix.Recvmsg(fd, nil, control, unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
+		if err != nil {
+			return stamps // none is left
 		}
-	})
-	return stamps
-}
-
-func onDescriptor(t testing.TB, c *net.TCPConn, call func(fd int) error) {
-	t.Helper()
-	raw, err := c.SyscallConn()
-	check(t, err)
-	var callErr error
-	check(t, raw.Control(func(fd uintptr) { callErr = call(int(fd)) }))
-	check(t, callErr)
+		stamps = append(stamps, control[:n])
+	}
 }

@@ -69,10 +69,11 @@ func TestClientResetReachesTheBackendAtOnce(t *testing.T) {
 // writes to the backend takes it, the direction that reads must not take the
 // silence after it for a clean end.
 func TestResetIsNotMistakenForAnEndWhenTheOtherDirectionTookIt(t *testing.T) {
-	for name, engine := range engines {
+	for name := range engines {
 		t.Run(name, func(t *testing.T) {
+			front := newFront(t, name, relay.Limits{}, nil)
 			for range 300 {
-				p := newPair(t, engine, relay.Limits{})
+				p := front.pair(t)
 				// More than the backend's kernel takes, so that the engine has a
 				// write to the backend in hand all the time.
 				check(t, p.backend.SetReadBuffer(4096))

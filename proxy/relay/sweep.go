@@ -92,16 +92,3 @@ func (p *pairState) look() {
 		}
 	}
 }
-
-// poll asks what reading would find at the end of what has been received: an error
-// (POLLERR), which asking does not take away from the reader, or FIN (POLLRDHUP).
-// See poll(2).
-func (s *side) poll() int16 {
-	fds := []unix.PollFd{{Events: unix.POLLRDHUP}}
-	_ = s.control(func(fd int) error {
-		fds[0].Fd = int32(fd)
-		_, err := unix.Poll(fds, 0)
-		return err
-	})
-	return fds[0].Revents
-}

@@ -1,0 +1,88 @@
+package relay
+
+import "golang.org/x/sys/unix"
+
+// limit returns how long nothing may move at present, and what it is called when that is
+// over; 0 means for ever.
+func (p *pair) limit() (int64, Cause) {
+	limit, cause := p.limits.Idle, Idle
+	if half := p.limits.HalfClosed; p.cause != 0 && half > 0 && (limit <= 0 || half < limit) {
+		limit, cause = half, HalfClosed
+	}
+	return int64(limit), cause
+}
+
+// armLimit sets the timer of the limit in force. The timer is not moved with every byte:
+// when it runs out, checkLimit sees whether any has moved since.
+func (p *pair) armLimit() {
+	limit, _ := p.limit()
+	if limit <= 0 {
+		p.loop.timers.clear(&p.timer)
+		return
+	}
+	at := p.used + limit
+	if p.place > 0 { // the peers may be taking what was written
+		at = min(at, p.loop.now+limit/4)
+	}
+	p.loop.timers.set(&p.timer, at)
+}
+
+// checkLimit ends the pair if nothing has moved for its limit: no byte through us, and
+// none of what we have written to either side.
+func (p *pair) checkLimit() {
+	if p.place > 0 {
+		if unsent(p.client.fd)+unsent(p.backend.fd) == 0 {
+			p.loop.written.remove(p)
+		} else if acked := acknowledged(p.client.fd) + acknowledged(p.backend.fd); acked != p.acked {
+			p.acked, p.used = acked, p.loop.now
+		}
+	}
+	limit, cause := p.limit()
+	if limit > 0 && p.loop.now-p.used >= limit {
+		p.abort(cause, nil, true, true)
+		return
+	}
+	p.armLimit()
+}
+
+// written are the pairs of a loop whose peers may not have acknowledged everything. Only
+// these can have a peer that leaves data unanswered, so only these are looked at.
+type written struct{ pairs []*pair }
+
+func (w *written) add(p *pair) {
+	if p.place == 0 {
+		w.pairs = append(w.pairs, p)
+		p.place = len(w.pairs)
+		p.loop.needHousework()
+	}
+}
+
+func (w *written) remove(p *pair) {
+	if p.place == 0 {
+		return
+	}
+	last := len(w.pairs) - 1
+	moved := w.pairs[last]
+	w.pairs[p.place-1], moved.place = moved, p.place
+	w.pairs[last] = nil
+	w.pairs = w.pairs[:last]
+	p.place = 0
+}
+
+// look takes out the pairs whose peers have everything, and gives up those with a peer
+// that does not answer.
+func (w *written) look() {
+	for i := len(w.pairs) - 1; i >= 0; i-- { // from the end: a pair may leave, and the last takes its place
+		if i >= len(w.pairs) {
+			continue
+		}
+		switch p := w.pairs[i]; {
+		case unsent(p.client.fd)+unsent(p.backend.fd) == 0:
+			w.remove(p)
+		case unanswered(p.client.fd, p.limits.Unanswered):
+			p.reset(&p.client, unix.ETIMEDOUT)
+		case unanswered(p.backend.fd, p.limits.Unanswered):
+			p.reset(&p.backend, unix.ETIMEDOUT)
+		}
+	}
+}

@@ -1,0 +1,69 @@
+package relay
+
+import "golang.org/x/sys/unix"
+
+// pipe carries the payload of a direction through splice(2), which moves the kernel's
+// references to pages and not bytes.
+type pipe struct {
+	in, out int32 // written to, read from
+	filled  int   // bytes that are in it
+}
+
+const (
+	// pipeSize is what a pipe is asked to hold, 64 pages of 4 KiB. The kernel gives less
+	// to a user who has many (pipe-user-pages-soft, pipe(7)).
+	pipeSize = 256 << 10
+	// sparePipes is how many empty pipes a loop keeps.
+	sparePipes = 8
+	// mostPipes is how many pipes a loop has in use; past it, bytes are copied.
+	mostPipes = 512
+)
+
+// pipes are a loop's.
+type pipes struct {
+	spare []*pipe
+	out   int // given and not given back
+}
+
+// get returns an empty pipe, or nil if none can be had.
+func (s *pipes) get() *pipe {
+	if n := len(s.spare); n > 0 {
+		p := s.spare[n-1]
+		s.spare = s.spare[:n-1]
+		s.out++
+		return p
+	}
+	if s.out >= mostPipes {
+		return nil
+	}
+	var fds [2]int
+	if unix.Pipe2(fds[:], unix.O_NONBLOCK|unix.O_CLOEXEC) != nil {
+		return nil // too few descriptors: copying does without
+	}
+	_, _ = unix.FcntlInt(uintptr(fds[0]), unix.F_SETPIPE_SZ, pipeSize)
+	s.out++
+	return &pipe{in: int32(fds[1]), out: int32(fds[0])}
+}
+
+// put takes a pipe back. One that is not empty is of no use to anybody else.
+func (s *pipes) put(p *pipe) {
+	s.out--
+	if p.filled > 0 || len(s.spare) >= sparePipes {
+		p.close()
+		return
+	}
+	s.spare = append(s.spare, p)
+}
+
+// drop closes the spare pipes.
+func (s *pipes) drop() {
+	for _, p := range s.spare {
+		p.close()
+	}
+	s.spare = s.spare[:0]
+}
+
+func (p *pipe) close() {
+	_ = unix.Close(int(p.in))
+	_ = unix.Close(int(p.out))
+}

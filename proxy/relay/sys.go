@@ -1,0 +1,102 @@
+package relay
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The system calls of the loops. None of them blocks, so they are raw: the scheduler is
+// not told, which would cost as much as the shorter of them. All of the package's unsafe
+// code is here.
+
+// receive reads from a socket (recv(2)). At the end of the stream it returns 0.
+func receive(fd int32, b []byte) (int, unix.Errno) {
+	for {
+		n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_DONTWAIT, 0, 0)
+		if errno != unix.EINTR {
+			return int(n), errno
+		}
+	}
+}
+
+// send writes to a socket (send(2)) as much as it takes, without SIGPIPE.
+func send(fd int32, b []byte) (int, unix.Errno) {
+	for {
+		n, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
+		if errno != unix.EINTR {
+			return int(n), errno
+		}
+	}
+}
+
+// splice moves at most so many bytes between a pipe and a socket (splice(2)). From a
+// socket at the end of its stream it returns 0.
+func splice(from, to int32, most int) (int, unix.Errno) {
+	for {
+		n, _, errno := unix.RawSyscall6(unix.SYS_SPLICE, uintptr(from), 0, uintptr(to), 0, uintptr(most), unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
+		if errno != unix.EINTR {
+			return int(n), errno
+		}
+	}
+}
+
+// poll returns how many of events have happened, without waiting (epoll_wait(2)).
+func poll(epoll int, events []unix.EpollEvent) int {
+	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(epoll), uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)), 0, 0, 0)
+	if errno != 0 { // EINTR; nothing else can befall us
+		return 0
+	}
+	return int(n)
+}
+
+// sockaddr is room for an address of either family. One is kept by each loop, so that no
+// call has to allocate it.
+type sockaddr = unix.RawSockaddrInet6
+
+// accept takes a connection from a listening socket (accept4(2)).
+func accept(fd int32, room *sockaddr) (int32, netip.AddrPort, unix.Errno) {
+	size := uint32(unix.SizeofSockaddrInet6)
+	n, _, errno := unix.RawSyscall6(unix.SYS_ACCEPT4, uintptr(fd), uintptr(unsafe.Pointer(room)), uintptr(unsafe.Pointer(&size)), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0, 0)
+	if errno != 0 {
+		return -1, netip.AddrPort{}, errno
+	}
+	return int32(n), addrPortOf(room), 0
+}
+
+// localAddr returns the address a socket is bound to (getsockname(2)).
+func localAddr(fd int32, room *sockaddr) netip.AddrPort {
+	size := uint32(unix.SizeofSockaddrInet6)
+	if _, _, errno := unix.RawSyscall(unix.SYS_GETSOCKNAME, uintptr(fd), uintptr(unsafe.Pointer(room)), uintptr(unsafe.Pointer(&size))); errno != 0 {
+		return netip.AddrPort{}
+	}
+	return addrPortOf(room)
+}
+
+// connect begins to connect a socket (connect(2)). EINPROGRESS is no failure.
+func connect(fd int32, to netip.AddrPort, room *sockaddr) unix.Errno {
+	size := uintptr(unix.SizeofSockaddrInet6)
+	*room = sockaddr{Family: unix.AF_INET6, Addr: to.Addr().As16()}
+	if to.Addr().Is4() {
+		size = unix.SizeofSockaddrInet4
+		four := (*unix.RawSockaddrInet4)(unsafe.Pointer(room))
+		*four = unix.RawSockaddrInet4{Family: unix.AF_INET, Addr: to.Addr().As4()}
+	}
+	binary.BigEndian.PutUint16((*[2]byte)(unsafe.Pointer(&room.Port))[:], to.Port()) // at one place in both
+	_, _, errno := unix.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(room)), size)
+	if errno == unix.EINPROGRESS {
+		return 0
+	}
+	return errno
+}
+
+// addrPortOf reads an address as the kernel wrote it, an IPv4-mapped one as IPv4.
+func addrPortOf(room *sockaddr) netip.AddrPort {
+	port := binary.BigEndian.Uint16((*[2]byte)(unsafe.Pointer(&room.Port))[:])
+	if room.Family == unix.AF_INET {
+		return netip.AddrPortFrom(netip.AddrFrom4((*unix.RawSockaddrInet4)(unsafe.Pointer(room)).Addr), port)
+	}
+	return netip.AddrPortFrom(netip.AddrFrom16(room.Addr).Unmap(), port)
+}
