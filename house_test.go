@@ -33,7 +33,7 @@ var mayImport = map[string][]string{
 	"status":          {"service", "balancer", "proxy"},
 	"lab":             {},
 	"config":          {},
-	"cmd/kube-splice": {"service", "source", "balancer", "redirect", "proxy", "status", "lab", "config"},
+	"cmd/kube-splice": {"service", "source", "balancer", "redirect", "proxy", "proxy/relay", "status", "lab", "config"},
 }
 
 // onlyImporter says which package alone may import a module of others.

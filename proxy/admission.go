@@ -3,7 +3,6 @@ package proxy
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 
@@ -62,21 +61,20 @@ var (
 	errDenied = errors.New("not in the source ranges of the load-balancer address")
 )
 
-// admit finds out where the client wanted to go and which endpoints it gets, for rec,
-// and whether this listener's Service port serves that, and serves it to this client.
+// admit finds out where the client wanted to go and which endpoints it gets, and whether this listener's Service port serves that, and serves it to this client.
 //
 // Where one address is a load balancer's and an externalIP too, it is guarded: the
 // portals of load balancers come first.
-func (p *Proxy) admit(l *listener, f *front, client *net.TCPConn, rec *Record) error {
-	var err error
-	if p.cfg.Direct {
-		rec.Original, rec.Scope = addrPort(client.LocalAddr()), f.directScope(l.scope)
-		return nil
+func (c *connection) admit(fd int) (err error) {
+	if c.listener.proxy.cfg.Direct {
+		c.scope = c.front.directScope(c.listener.scope)
+		c.original, err = localAddress(fd)
+		return err
 	}
-	if rec.Original, err = originalDestination(client); err != nil {
+	if c.original, err = originalDestination(fd, service.FamilyOf(c.client.Addr())); err != nil {
 		return fmt.Errorf("%w: %w", errDirect, err)
 	}
-	rec.Scope, err = f.admit(rec.Client.Addr(), rec.Original, l.scope)
+	c.scope, err = c.front.admit(c.client.Addr(), c.original, c.listener.scope)
 	return err
 }
 

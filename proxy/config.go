@@ -50,7 +50,7 @@ type Config struct {
 	// are never more than half of the descriptors that listeners leave; the other half is
 	// for connections.
 	MaxFlows int
-	// Engine relays; nil means relay.Copier.
+	// Engine accepts, dials and relays TCP; nil means a relay.Copier. Shutdown closes it.
 	Engine relay.Engine
 	// Record is told of every connection once it has ended. It is called on the
 	// data path and must not block. May be nil.
@@ -83,7 +83,7 @@ func (c Config) withDefaults() Config {
 		c.KeepAlive.Enable = true
 	}
 	if c.Engine == nil {
-		c.Engine = &relay.Copier{}
+		c.Engine = relay.NewCopier()
 	}
 	if c.Record == nil {
 		c.Record = func(Record) {}
@@ -105,14 +105,11 @@ func (c Config) bindAddress(f service.Family) netip.Addr {
 	return f.Unspecified()
 }
 
-// keepAlive is the other half of what net.Dialer and net.ListenConfig want to be
-// told: their zero KeepAlive switches on what KeepAliveConfig leaves off.
-func (c Config) keepAlive() time.Duration {
-	if c.KeepAlive.Enable {
-		return 0
-	}
-	return -1
-}
+// What a zero of net.KeepAliveConfig stands for.
+const (
+	goKeepAlive  = 15 // seconds
+	goKeepProbes = 9
+)
 
 // unanswered is how long keepalive takes to find a dead peer, which is then also how
 // long one may leave data unacknowledged. Without keepalive there is no limit.
@@ -121,6 +118,5 @@ func (c Config) unanswered() time.Duration {
 	if !k.Enable {
 		return 0
 	}
-	const goDefault, goProbes = 15 * time.Second, 9 // of net.KeepAliveConfig
-	return cmp.Or(k.Idle, goDefault) + cmp.Or(k.Interval, goDefault)*time.Duration(cmp.Or(k.Count, goProbes))
+	return cmp.Or(k.Idle, goKeepAlive*time.Second) + cmp.Or(k.Interval, goKeepAlive*time.Second)*time.Duration(cmp.Or(k.Count, goKeepProbes))
 }

@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"errors"
-	"net"
 	"net/netip"
 	"time"
 
@@ -11,72 +10,99 @@ import (
 	"github.com/kube-splice/kube-splice/service"
 )
 
-// serve is the goroutine of one accepted connection: it leads it from the accept
-// queue to the relay engine, which ends it.
-func (p *Proxy) serve(l *listener, client *net.TCPConn) {
-	accepted := time.Now()
-	front := l.of.front.Load()
-	rec := l.newRecord(client)
-	if err := p.admit(l, front, client, &rec); err != nil {
-		p.refuse(client, rec, accepted, p.notAdmitted(err), err)
-		return
-	}
-	backend, pick, err := p.connect(l, &rec)
-	rec.Dial = time.Since(accepted)
-	p.counters.retries.Add(int64(max(rec.Attempts-1, 0)))
-	if err != nil {
-		p.refuse(client, rec, accepted, p.whyNot(l, rec.Scope, err), err)
-		return
-	}
-	l.of.tally.active.Add(1)
-	limits := relay.Limits{HalfClosed: p.cfg.HalfClosed, Idle: front.port.Policy.IdleTimeout, Unanswered: p.cfg.unanswered()}
-	p.cfg.Engine.Relay(p.ctx, relay.Pair{Client: client, Backend: backend, Limits: limits}, func(r relay.Result) {
-		pick.Done()
-		l.of.tally.active.Add(-1)
-		p.relayed(l.of, r.Up, r.Down)
-		rec.Up, rec.Down, rec.Close, rec.Err = r.Up, r.Down, closeOf[r.Cause], r.Err
-		p.ended(rec, accepted)
-	})
+// connection is one TCP connection, as the relay engine's Session: the engine calls its
+// methods one after the other, on the data path, so none of them waits.
+type connection struct {
+	listener         *listener
+	front            *front
+	client, original netip.AddrPort
+	pick             balancer.Pick // its endpoint is the last one tried; zero if none was
+	search           *search       // nil once a backend has answered
+	accepted         time.Time
+	dial             time.Duration // from accept to the backend's answer
+	attempts         uint32
+	scope            service.Scope
+	picked           bool // pick is to be ended
+	connected        bool
 }
 
-// newRecord begins the record of a client of l.
-func (l *listener) newRecord(client *net.TCPConn) Record {
-	return Record{Name: l.of.name, Scope: l.scope, Client: addrPort(client.RemoteAddr()), LogOff: l.of.front.Load().port.Policy.LogOff}
+// Arrive implements relay.Handler: it admits a client, or remembers why not.
+func (l *listener) Arrive(fd int, client netip.AddrPort) relay.Session {
+	l.proxy.conns.Add(1)
+	l.proxy.counters.accepted.Add(1)
+	l.of.tally.accepted.Add(1)
+	c := &connection{
+		listener: l, front: l.of.front.Load(), client: client, scope: l.scope,
+		accepted: time.Now(), search: &search{},
+	}
+	c.search.denied = c.admit(fd)
+	return c
 }
 
-// whyNot says why no backend was reached.
-func (p *Proxy) whyNot(l *listener, scope service.Scope, err error) Close {
+// Connected implements relay.Session.
+func (c *connection) Connected() relay.Limits {
+	p := c.listener.proxy
+	c.pick.Connected(time.Since(c.search.tried))
+	c.found()
+	c.connected = true
+	c.listener.of.tally.active.Add(1)
+	return relay.Limits{HalfClosed: p.cfg.HalfClosed, Idle: c.front.port.Policy.IdleTimeout, Unanswered: p.cfg.unanswered()}
+}
+
+// found ends the search for a backend, whether or not there is one.
+func (c *connection) found() {
+	c.dial, c.search = time.Since(c.accepted), nil
+	c.listener.proxy.counters.retries.Add(int64(max(c.attempts, 1) - 1))
+}
+
+// Done implements relay.Session: it tells the world that the connection is over.
+func (c *connection) Done(r relay.Result) {
+	p := c.listener.proxy
+	why := closeOf[r.Cause]
+	if c.picked {
+		c.pick.Done()
+	}
+	if c.connected {
+		c.listener.of.tally.active.Add(-1)
+		p.relayed(c.listener.of, r.Up, r.Down)
+	} else {
+		if r.Cause == relay.Unserved {
+			why = c.whyNot(r.Err)
+		}
+		c.found()
+	}
+	rec := c.record()
+	rec.Up, rec.Down, rec.Close, rec.Err = r.Up, r.Down, why, r.Err
+	p.release()
+	p.cfg.Record(rec)
+	p.conns.Done()
+}
+
+// record returns what there is to tell about a connection that ends now.
+func (c *connection) record() Record {
+	now := time.Now()
+	return Record{
+		Name: c.listener.of.name, Scope: c.scope,
+		Client: c.client, Original: c.original, Backend: c.pick.Endpoint,
+		Attempts: int(c.attempts), Sticky: c.pick.Sticky,
+		Dial: c.dial, Duration: now.Sub(c.accepted), Ended: now,
+		LogOff: c.front.port.Policy.LogOff,
+	}
+}
+
+// whyNot says, and counts, why no backend was reached.
+func (c *connection) whyNot(err error) Close {
+	p := c.listener.proxy
 	switch {
+	case c.search.denied != nil:
+		return p.notAdmitted(err)
 	case p.ctx.Err() != nil:
 		return Shutdown
-	case errors.Is(err, balancer.ErrNoEndpoints) || l.of.eligible[scope].Load() == 0:
+	case errors.Is(err, balancer.ErrNoEndpoints) || c.listener.of.eligible[c.scope].Load() == 0:
 		p.counters.noEndpoints.Add(1)
 		return NoEndpoints
 	default:
 		p.counters.dialFailed.Add(1)
 		return DialFailed
 	}
-}
-
-// refuse resets a client that gets no backend. A FIN would look like an answer
-// of no bytes.
-func (p *Proxy) refuse(client *net.TCPConn, rec Record, accepted time.Time, why Close, err error) {
-	_ = client.SetLinger(0)
-	_ = client.Close()
-	rec.Close, rec.Err = why, err
-	p.ended(rec, accepted)
-}
-
-// ended tells the world that a connection is over.
-func (p *Proxy) ended(rec Record, accepted time.Time) {
-	rec.Ended = time.Now()
-	rec.Duration = rec.Ended.Sub(accepted)
-	p.release()
-	p.cfg.Record(rec)
-}
-
-// addrPort returns the address of a TCP socket, an IPv4-mapped one as IPv4.
-func addrPort(a net.Addr) netip.AddrPort {
-	ap := a.(*net.TCPAddr).AddrPort()
-	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
 }

@@ -1,19 +1,17 @@
 package proxy
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
 	"slices"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kube-splice/kube-splice/balancer"
+	"github.com/kube-splice/kube-splice/proxy/relay"
 	"github.com/kube-splice/kube-splice/service"
 )
 
@@ -21,106 +19,105 @@ import (
 // silent endpoint costs little of the budget; later tries may take what is left.
 var tryLimits = [...]time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second}
 
-// dialing is the search for a backend for one connection.
-type dialing struct {
-	*Proxy
-	listener *listener
-	rec      *Record
-	failed   []netip.AddrPort // not to be tried again
-	silent   []netip.AddrPort // did not answer in a short try; another round may find them
-	pause    time.Duration
-	last     error
+// search is what a connection has to remember until it has a backend.
+type search struct {
+	denied error            // why the client was not admitted
+	failed []netip.AddrPort // not to be tried again
+	silent []netip.AddrPort // did not answer in a short try; another round may find them
+	pause  time.Duration    // the last one, after which more was to be had
+	last   error
+	tried  time.Time // when the last try began
 }
 
-// connect reaches a backend for a client: the balancer's choice, and every other
-// endpoint in turn while dials fail, all within the dial budget. Endpoints that
-// were only slow to answer are asked again when no other is left. The result's
-// Pick is to be ended with Done.
-//
-// Nothing has been read from the client yet, so no byte is ever sent twice.
-func (p *Proxy) connect(l *listener, rec *Record) (*net.TCPConn, balancer.Pick, error) {
-	ctx, cancel := context.WithTimeout(p.ctx, p.cfg.DialTimeout)
-	defer cancel()
-	d := &dialing{Proxy: p, listener: l, rec: rec}
+// Next implements relay.Session. It looks for a backend: the balancer's choice, and every
+// other endpoint in turn while dials fail, all within the dial budget. Endpoints that
+// were only slow to answer are asked again when no other is left.
+func (c *connection) Next(failed error) (relay.Dial, error) {
+	p, s := c.listener.proxy, c.search
+	if s.denied != nil {
+		return relay.Dial{}, s.denied
+	}
+	wait := time.Duration(0)
+	if failed != nil {
+		wait = c.blame(fmt.Errorf("dial %v: %w", c.pick.Endpoint, failed))
+	}
 	for {
-		pick, err := d.pick()
-		if err != nil {
-			return nil, pick, err
+		left := p.cfg.DialTimeout - time.Since(c.accepted)
+		switch {
+		case p.ctx.Err() != nil:
+			return relay.Dial{}, p.ctx.Err()
+		case left <= 0:
+			return relay.Dial{}, c.outOfTime()
+		case wait > 0:
+			return relay.Dial{Wait: min(wait, left)}, nil
 		}
-		conn, err := d.try(ctx, pick)
-		if err == nil {
-			return conn, pick, nil
+		if err := c.choose(); err != nil {
+			return relay.Dial{}, err
 		}
-		d.blame(ctx, pick, err)
-		if ctx.Err() != nil {
-			return nil, pick, fmt.Errorf("no endpoint reached within %v: %w", p.cfg.DialTimeout, err)
+		if err := p.mayDial(service.TCP, c.pick.Endpoint); err != nil {
+			wait = c.blame(err)
+			continue
 		}
+		if c.attempts < uint32(len(tryLimits)) {
+			left = min(left, tryLimits[c.attempts])
+		}
+		c.attempts++
+		s.tried = time.Now()
+		return relay.Dial{Backend: c.pick.Endpoint, Limit: left}, nil
 	}
 }
 
-// pick asks the balancer for an endpoint that has not failed.
-func (d *dialing) pick() (balancer.Pick, error) {
-	client := d.rec.Client.Addr()
-	pick, err := d.listener.of.balancer.Pick(d.rec.Scope, client, slices.Concat(d.failed, d.silent))
-	if err != nil && len(d.silent) > 0 {
-		d.silent = nil
-		pick, err = d.listener.of.balancer.Pick(d.rec.Scope, client, d.failed)
+func (c *connection) outOfTime() error {
+	if c.search.last == nil {
+		return fmt.Errorf("no endpoint reached within %v", c.listener.proxy.cfg.DialTimeout)
 	}
-	if err != nil && d.last != nil {
-		err = d.last // says more than that nobody is left
-	}
-	if err == nil {
-		d.rec.Backend, d.rec.Sticky = pick.Endpoint, pick.Sticky
-	}
-	return pick, err
+	return fmt.Errorf("no endpoint reached within %v: %w", c.listener.proxy.cfg.DialTimeout, c.search.last)
 }
 
-// blame takes a failed try to whose fault it was.
-func (d *dialing) blame(ctx context.Context, pick balancer.Pick, err error) {
-	d.last = err
-	switch {
-	case d.ctx.Err() != nil: // we are shutting down
-		pick.Done()
-	case isShortage(err): // we lack something; the endpoint may be fine
-		pick.Done()
-		d.rec.Attempts-- // the endpoint was not asked
-		d.shortage.note(err)
-		d.pause = min(max(2*d.pause, 5*time.Millisecond), time.Second)
-		sleep(ctx, d.pause)
-	default:
-		pick.Failed()
-		d.counters.failedTries.Add(1)
-		d.listener.of.tally.failedTries.Add(1)
-		d.cfg.Log.Debug("dial failed", "service", d.listener.name().String(), "endpoint", pick.Endpoint.String(), "error", err)
-		if errors.Is(err, context.DeadlineExceeded) {
-			d.silent = append(d.silent, pick.Endpoint)
-		} else {
-			d.failed = append(d.failed, pick.Endpoint)
-		}
+// choose asks the balancer for an endpoint that has not failed.
+func (c *connection) choose() error {
+	s, b := c.search, c.listener.of.balancer
+	pick, err := b.Pick(c.scope, c.client.Addr(), slices.Concat(s.failed, s.silent))
+	if err != nil && len(s.silent) > 0 {
+		s.silent = nil
+		pick, err = b.Pick(c.scope, c.client.Addr(), s.failed)
 	}
-}
-
-// try dials one endpoint.
-func (d *dialing) try(ctx context.Context, pick balancer.Pick) (*net.TCPConn, error) {
-	if err := d.mayDial(service.TCP, pick.Endpoint); err != nil {
-		return nil, err
-	}
-	if d.rec.Attempts < len(tryLimits) {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, tryLimits[d.rec.Attempts])
-		defer cancel()
-	}
-	d.rec.Attempts++
-	started := time.Now()
-	dialer := net.Dialer{KeepAlive: d.cfg.keepAlive(), KeepAliveConfig: d.cfg.KeepAlive, Control: d.setMark}
-	conn, err := dialer.DialTCP(ctx, "tcp", netip.AddrPort{}, pick.Endpoint)
 	switch {
 	case err == nil:
-		pick.Connected(time.Since(started))
-	case errors.Is(err, os.ErrDeadlineExceeded) || ctx.Err() != nil: // the socket's deadline may strike before ctx's
-		err = fmt.Errorf("dial %v: no answer after %v: %w", pick.Endpoint, time.Since(started).Round(time.Millisecond), context.DeadlineExceeded)
+		c.pick, c.picked = pick, true
+	case s.last != nil:
+		err = s.last // says more than that nobody is left
 	}
-	return conn, err
+	return err
+}
+
+// blame takes a failed try to whose fault it was, and says how long to wait before the
+// next one.
+func (c *connection) blame(err error) time.Duration {
+	p, s := c.listener.proxy, c.search
+	s.last = err
+	c.picked = false
+	switch {
+	case p.ctx.Err() != nil: // we are shutting down
+		c.pick.Done()
+	case isShortage(err): // we lack something; the endpoint may be fine
+		c.pick.Done()
+		c.attempts-- // the endpoint was not asked
+		p.shortage.note(err)
+		s.pause = min(max(2*s.pause, 5*time.Millisecond), time.Second)
+		return s.pause
+	default:
+		c.pick.Failed()
+		p.counters.failedTries.Add(1)
+		c.listener.of.tally.failedTries.Add(1)
+		p.cfg.Log.Debug("dial failed", "service", c.listener.name().String(), "endpoint", c.pick.Endpoint.String(), "error", err)
+		if errors.Is(err, relay.ErrNoAnswer) {
+			s.silent = append(s.silent, c.pick.Endpoint)
+		} else {
+			s.failed = append(s.failed, c.pick.Endpoint)
+		}
+	}
+	return 0
 }
 
 // mayDial returns why an endpoint must not be dialled, or nil.
@@ -134,30 +131,46 @@ func (p *Proxy) mayDial(protocol service.Protocol, endpoint netip.AddrPort) erro
 	return nil
 }
 
-// setMark marks a socket before it connects, so that the rules of the host's own
-// traffic let it pass even to an endpoint whose address is a Service's.
-func (p *Proxy) setMark(_, _ string, raw syscall.RawConn) error {
-	if p.cfg.Mark == 0 {
+// Prepare implements relay.Session: it marks a socket before it connects, so that the
+// rules of the host's own traffic let it pass even to an endpoint whose address is a
+// Service's.
+func (c *connection) Prepare(fd int) error {
+	cfg := &c.listener.proxy.cfg
+	if cfg.Mark != 0 {
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, cfg.Mark); err != nil {
+			return fmt.Errorf("set the socket's mark (needs CAP_NET_ADMIN): %w", err)
+		}
+	}
+	return setKeepAlive(fd, cfg.KeepAlive)
+}
+
+// setKeepAlive does what net.KeepAliveConfig says.
+func setKeepAlive(fd int, k net.KeepAliveConfig) error {
+	if !k.Enable {
 		return nil
 	}
-	var opErr error
-	if err := raw.Control(func(fd uintptr) {
-		opErr = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, p.cfg.Mark)
-	}); err != nil {
-		return err
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1); err != nil {
+		return os.NewSyscallError("setsockopt SO_KEEPALIVE", err)
 	}
-	if opErr != nil {
-		return fmt.Errorf("set the socket's mark (needs CAP_NET_ADMIN): %w", opErr)
+	for _, option := range [...]struct{ name, value, usual int }{
+		{unix.TCP_KEEPIDLE, int(seconds(k.Idle)), goKeepAlive},
+		{unix.TCP_KEEPINTVL, int(seconds(k.Interval)), goKeepAlive},
+		{unix.TCP_KEEPCNT, k.Count, goKeepProbes},
+	} {
+		if option.value == 0 {
+			option.value = option.usual
+		}
+		if option.value < 0 {
+			continue // the system's
+		}
+		if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, option.name, option.value); err != nil {
+			return os.NewSyscallError("setsockopt", err)
+		}
 	}
 	return nil
 }
 
-// sleep waits for d or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
+// seconds rounds up, as the kernel knows no less.
+func seconds(d time.Duration) time.Duration {
+	return (d + time.Second - 1) / time.Second
 }

@@ -10,19 +10,18 @@ import (
 	"time"
 
 	"github.com/kube-splice/kube-splice/proxy/datagram"
+	"github.com/kube-splice/kube-splice/proxy/relay"
 	"github.com/kube-splice/kube-splice/service"
 )
 
 // listener is the listening socket for the clients of one scope of a Service port.
 type listener struct {
+	proxy *Proxy
 	of    *servicePort
 	scope service.Scope
 	addr  netip.AddrPort
-	ln    *net.TCPListener   // nil: it is for UDP
+	tcp   relay.Listener     // nil: it is for UDP
 	udp   *datagram.Listener // nil: it is for TCP
-
-	resumed chan struct{} // a token when a parked listener listens again
-	closed  chan struct{}
 
 	// The owner's.
 	wanted   bool
@@ -36,7 +35,7 @@ func (l *listener) name() service.ListenerName {
 
 // listen opens a Service port's listener of a scope, parked at first.
 func (p *Proxy) listen(s *servicePort, scope service.Scope) (*listener, error) {
-	l := &listener{of: s, scope: scope, parked: true, resumed: make(chan struct{}, 1), closed: make(chan struct{})}
+	l := &listener{proxy: p, of: s, scope: scope, parked: true}
 	open := p.listenTCP
 	if s.name.Protocol == service.UDP {
 		open = p.listenUDP
@@ -54,23 +53,31 @@ func (p *Proxy) listen(s *servicePort, scope service.Scope) (*listener, error) {
 
 // listenTCP opens l's socket and begins to accept.
 func (p *Proxy) listenTCP(l *listener) error {
-	lc := net.ListenConfig{KeepAlive: p.cfg.keepAlive(), KeepAliveConfig: p.cfg.KeepAlive}
-	lc.SetMultipathTCP(false) // splice and TCP_INFO work on plain TCP sockets
+	lc := net.ListenConfig{KeepAlive: -1, Control: p.inherited} // -1: set once, and not for each connection
+	lc.SetMultipathTCP(false)                                   // splice and TCP_INFO work on plain TCP sockets
+	var ln *net.TCPListener
 	err := p.ports.listen(l.name(), func(port uint16) (err error) {
-		l.ln, err = listenTCP(p.ctx, &lc, netip.AddrPortFrom(p.cfg.bindAddress(l.of.name.Family), port))
+		ln, err = listenTCP(p.ctx, &lc, netip.AddrPortFrom(p.cfg.bindAddress(l.of.name.Family), port))
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	if err := park(l.ln); err != nil {
-		_ = l.ln.Close()
+	addr := ln.Addr().(*net.TCPAddr).AddrPort()
+	l.addr = netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())
+	if err := park(ln); err != nil {
+		_ = ln.Close()
 		return err
 	}
-	addr := l.ln.Addr().(*net.TCPAddr).AddrPort()
-	l.addr = netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())
-	p.accepting.Go(func() { p.accept(l) })
-	return nil
+	l.tcp, err = p.cfg.Engine.Listen(ln, l)
+	return err
+}
+
+// inherited sets what accepted sockets take over from the one that listens (socket(7)).
+func (p *Proxy) inherited(_, _ string, raw syscall.RawConn) error {
+	var optErr error
+	err := raw.Control(func(fd uintptr) { optErr = setKeepAlive(int(fd), p.cfg.KeepAlive) })
+	return errors.Join(err, optErr)
 }
 
 // setParked makes l refuse connections, or take them again.
@@ -82,75 +89,59 @@ func (l *listener) setParked(parked bool) error {
 		return l.setParkedUDP(parked)
 	}
 	if parked {
-		err := park(l.ln)
+		err := l.tcp.Control(parkSocket)
 		l.parked = err == nil
 		return err
 	}
-	if err := unpark(l.ln); err != nil {
+	if err := l.tcp.Control(unparkSocket); err != nil {
 		return err
 	}
 	l.parked = false
-	select {
-	case l.resumed <- struct{}{}:
-	default: // an unused token is still there
-	}
+	l.tcp.Resume()
 	return nil
 }
 
 // close closes the listening socket for good. Connections accepted from it go on;
 // those still in search of a backend need the balancer. Flows end.
 func (l *listener) close() {
-	close(l.closed)
 	if l.udp != nil {
 		_ = l.udp.Close()
 		return
 	}
-	_ = l.ln.Close()
+	l.tcp.Close()
 }
 
-// Pauses after an accept that failed for want of something.
-const shortestPause, longestPause = 5 * time.Millisecond, time.Second
+// Reserve, Release, Short and TurnedAway implement relay.Handler; Arrive is connection.go's.
 
-// accept is l's goroutine: it hands every connection to a goroutine of its own at
-// once, so nothing that befalls one connection delays another.
-func (p *Proxy) accept(l *listener) {
-	pause := time.Duration(0)
-	for {
-		conn, err := l.ln.AcceptTCP()
-		switch {
-		case err == nil:
-			pause = 0
-			p.counters.accepted.Add(1)
-			l.of.tally.accepted.Add(1)
-			if err := p.awaitRoom(l); err == nil {
-				p.conns.Go(func() { p.serve(l, conn) })
-			} else {
-				p.turnAway(l, conn, err)
-			}
-		case errors.Is(err, net.ErrClosed):
-			return
-		case errors.Is(err, syscall.EINVAL): // parked: accept(2) on a socket that does not listen
-			select {
-			case <-l.resumed:
-			case <-l.closed:
-				return
-			}
-		default: // out of descriptors or memory: the clients wait in the kernel's queue
-			pause = min(max(2*pause, shortestPause), longestPause)
-			p.shortage.note(err)
-			if !l.wait(pause) {
-				return
-			}
+func (l *listener) Reserve() bool { return l.proxy.reserve() }
+
+func (l *listener) Release() { l.proxy.release() }
+
+func (l *listener) Short(err error) {
+	if err == nil {
+		err = relay.ErrNoRoom
+	}
+	l.proxy.shortage.note(err)
+}
+
+func (l *listener) TurnedAway(client netip.AddrPort, err error) {
+	p, now := l.proxy, time.Now()
+	p.counters.accepted.Add(1)
+	l.of.tally.accepted.Add(1)
+	rec := Record{Name: l.of.name, Scope: l.scope, Client: client, Ended: now, Close: Internal, Err: err, LogOff: l.of.front.Load().port.Policy.LogOff}
+	if errors.Is(err, relay.ErrClosed) {
+		rec.Close, rec.Err = NoEndpoints, errRemoved
+		if p.stopping.Load() {
+			rec.Close, rec.Err = Shutdown, errStopping
+		} else {
+			p.counters.noEndpoints.Add(1)
 		}
 	}
+	p.cfg.Record(rec)
 }
 
-// wait pauses and reports whether the listener is still open.
-func (l *listener) wait(pause time.Duration) bool {
-	select {
-	case <-time.After(pause):
-		return true
-	case <-l.closed:
-		return false
-	}
-}
+// Why a client that was accepted cannot be served.
+var (
+	errStopping = errors.New("the proxy stops")
+	errRemoved  = errors.New("the Service is served here no more")
+)

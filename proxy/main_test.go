@@ -23,6 +23,7 @@ import (
 
 	"github.com/kube-splice/kube-splice/lab"
 	"github.com/kube-splice/kube-splice/proxy"
+	"github.com/kube-splice/kube-splice/proxy/relay"
 	"github.com/kube-splice/kube-splice/service"
 )
 
@@ -92,6 +93,9 @@ func check(t testing.TB, err error) {
 	}
 }
 
+// onCopier says that the tests are to use the reference engine (make test runs them on both).
+func onCopier() bool { return os.Getenv("KUBE_SPLICE_RELAY") == "copy" }
+
 // rig is a Proxy with what it says and records.
 type rig struct {
 	*proxy.Proxy
@@ -110,6 +114,11 @@ func newRig(t *testing.T, edit ...func(*proxy.Config)) *rig {
 	}
 	for _, e := range edit {
 		e(&cfg)
+	}
+	if cfg.Engine == nil && !onCopier() {
+		loops, err := relay.NewLoops(2)
+		check(t, err)
+		cfg.Engine = loops
 	}
 	r.Proxy = proxy.New(cfg)
 	t.Cleanup(func() {

@@ -2,11 +2,12 @@ package proxy
 
 import (
 	"encoding/binary"
-	"net"
 	"net/netip"
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kube-splice/kube-splice/service"
 )
 
 // ip6tSOOriginalDst is IP6T_SO_ORIGINAL_DST of <linux/netfilter_ipv6/ip6_tables.h>,
@@ -19,25 +20,25 @@ const ip6tSOOriginalDst = 80
 //
 // An IPv4 client on a dual-stack socket (a mapped address) is asked for by the
 // IPv4 option.
-func originalDestination(conn *net.TCPConn) (netip.AddrPort, error) {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return netip.AddrPort{}, err
+func originalDestination(fd int, family service.Family) (original netip.AddrPort, err error) {
+	if family == service.IPv4 {
+		original, err = originalIPv4(fd)
+	} else {
+		original, err = originalIPv6(fd)
 	}
-	local := conn.LocalAddr().(*net.TCPAddr).AddrPort().Addr()
-	var original netip.AddrPort
-	var opErr error
-	err = raw.Control(func(fd uintptr) {
-		if local.Unmap().Is4() {
-			original, opErr = originalIPv4(int(fd))
-		} else {
-			original, opErr = originalIPv6(int(fd))
-		}
-	})
-	if err == nil {
-		err = os.NewSyscallError("getsockopt SO_ORIGINAL_DST", opErr)
+	return original, os.NewSyscallError("getsockopt SO_ORIGINAL_DST", err)
+}
+
+// localAddress returns where a connection was accepted (getsockname(2)).
+func localAddress(fd int) (netip.AddrPort, error) {
+	sa, err := unix.Getsockname(fd)
+	switch sa := sa.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), uint16(sa.Port)), nil
+	case *unix.SockaddrInet6:
+		return netip.AddrPortFrom(netip.AddrFrom16(sa.Addr).Unmap(), uint16(sa.Port)), nil
 	}
-	return original, err
+	return netip.AddrPort{}, os.NewSyscallError("getsockname", err)
 }
 
 // originalIPv4 reads the sockaddr_in that SO_ORIGINAL_DST returns. x/sys has no

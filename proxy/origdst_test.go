@@ -9,6 +9,7 @@ import (
 
 	"github.com/kube-splice/kube-splice/lab"
 	"github.com/kube-splice/kube-splice/proxy"
+	"github.com/kube-splice/kube-splice/service"
 )
 
 // redirected makes a namespace whose rules lead 10.96.0.10:80 and [fd00:96::10]:80
@@ -53,7 +54,13 @@ func TestOriginalDestinationInEveryFamily(t *testing.T) {
 			conn, err := ln.Accept()
 			check(t, err)
 			defer func() { _ = conn.Close() }()
-			got, err := proxy.OriginalDestination(conn.(*net.TCPConn))
+			raw, err := conn.(*net.TCPConn).SyscallConn()
+			check(t, err)
+			var got netip.AddrPort
+			controlErr := raw.Control(func(fd uintptr) {
+				got, err = proxy.OriginalDestination(int(fd), service.FamilyOf(netip.MustParseAddrPort(c.want).Addr()))
+			})
+			check(t, controlErr)
 			if err != nil || got != netip.MustParseAddrPort(c.want) {
 				t.Errorf("original destination %v (%v), want %s", got, err, c.want)
 			}

@@ -39,7 +39,6 @@ type Proxy struct {
 	counters    counters
 	shortage    shortage
 	descriptors *descriptors
-	accepting   sync.WaitGroup
 	conns       sync.WaitGroup
 }
 
@@ -229,12 +228,15 @@ func (p *Proxy) Shutdown(ctx context.Context) {
 	for _, c := range p.claims {
 		c.release()
 	}
-	p.accepting.Wait()
-	stop := context.AfterFunc(ctx, p.cancel)
+	stop := context.AfterFunc(ctx, func() {
+		p.cancel()
+		p.cfg.Engine.Abort()
+	})
 	p.conns.Wait()
 	stop()
 	p.flows.close()
 	p.cancel()
+	p.cfg.Engine.Close()
 	for _, s := range p.services { // not before: a connection may still be in search of its backend
 		s.balancer.Close()
 	}

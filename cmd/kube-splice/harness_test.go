@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -135,6 +136,7 @@ func (c *cluster) prepare(setup string, args ...string) *program {
 	}
 	all := slices.Concat(source, []string{
 		"--hostname-override", "node", "--connection-log", "json", "--connection-log-file", p.log,
+		"--relay", cmp.Or(os.Getenv("KUBE_SPLICE_RELAY"), "loop"),
 	}, args)
 	p.cmd = exec.Command("/bin/sh", append([]string{"-c", setup + "\n" + `exec "$0" "$@"`, os.Args[0]}, all...)...)
 	p.cmd.Env = append(os.Environ(), asProgram+"=1")

@@ -25,6 +25,8 @@ type options struct {
 	redirect      string
 	portRange     string
 	balancer      string
+	relay         string
+	relayLoops    int
 	dialTimeout   time.Duration
 	keepAlive     net.KeepAliveConfig
 	halfClose     time.Duration
@@ -48,6 +50,9 @@ type options struct {
 	minSyncPeriod time.Duration
 }
 
+// mostLoops keeps a slip of the pen from starting a million event loops.
+const mostLoops = 1024
+
 const ipvsNames = "rr, wrr, lc, wlc, sh, mh, sed, nq; weights are all equal"
 
 func (o *options) addFlags(f *pflag.FlagSet) {
@@ -55,6 +60,8 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.redirect, "redirect", "iptables", "how packets reach the listeners: iptables, or none (clients connect to the listeners themselves)")
 	f.StringVar(&o.portRange, "proxy-port-range", "", "ports for the listeners: FIRST-LAST, FIRST+COUNT or one port; keep it apart from the node port range; default: portRange of the --config file, or else the kernel's ephemeral ports")
 	f.StringVar(&o.balancer, "balancer", "", "balancing policy of Services that name none: "+strings.Join(balancer.Names(), ", ")+", or an IPVS scheduler name ("+ipvsNames+"); default: --ipvs-scheduler, or else "+balancer.Default)
+	f.StringVar(&o.relay, "relay", "loop", "how connections are relayed: loop (event loops), or copy (two goroutines each; slower, the reference)")
+	f.IntVar(&o.relayLoops, "relay-loops", 0, "event loops of --relay=loop; 0: one for each processor the process may use")
 	f.DurationVar(&o.dialTimeout, "dial-timeout", 5*time.Second, "time budget for reaching a backend, all tries together")
 	f.DurationVar(&o.keepAlive.Idle, "tcp-keepalive-idle", 15*time.Second, "idle time before the first TCP keepalive probe, on both legs of a connection; negative: no keepalive")
 	f.DurationVar(&o.keepAlive.Interval, "tcp-keepalive-interval", 15*time.Second, "time between TCP keepalive probes")
@@ -80,6 +87,7 @@ func (o *options) validate() error {
 	}
 	for _, choice := range []struct{ flag, value, allowed string }{
 		{"redirect", o.redirect, "iptables none"},
+		{"relay", o.relay, "loop copy"},
 		{"connection-log", o.connectionLog, "off text json"},
 	} {
 		if !oneOf(choice.value, choice.allowed) {
@@ -159,6 +167,9 @@ func (o *options) validateNumbers() error {
 		if period.value < period.least {
 			return usagef("--%s %v: want %v or more", period.flag, period.value, period.least)
 		}
+	}
+	if o.relayLoops < 0 || o.relayLoops > mostLoops {
+		return usagef("--relay-loops %d: want 0 to %d", o.relayLoops, mostLoops)
 	}
 	if o.udpMaxFlows < 1 {
 		return usagef("--udp-max-flows %d: want 1 or more", o.udpMaxFlows)

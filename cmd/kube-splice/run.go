@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/kube-splice/kube-splice/proxy"
+	"github.com/kube-splice/kube-splice/proxy/relay"
 	"github.com/kube-splice/kube-splice/redirect"
 	"github.com/kube-splice/kube-splice/service"
 )
@@ -55,6 +56,9 @@ func runProxy(ctx context.Context, env environment, o options) error {
 	ob.events.started()
 	config := proxyConfig(o, in, both(ob.metrics.Record, records.record), log)
 	config.Trouble = ob.events.trouble
+	if config.Engine, err = relayEngine(o); err != nil {
+		return err
+	}
 	d := &daemon{proxy: proxy.New(config), rules: in.rules, pods: o.pods, observer: ob, period: o.syncPeriod, minPeriod: o.minSyncPeriod, log: log}
 	ob.metrics.Watch(d.proxy, records.log)
 	err = serve(ctx, env, o, d, from)
@@ -91,6 +95,14 @@ func proxyConfig(o options, in *redirection, record func(proxy.Record), log *slo
 		c.Mark = redirect.Mark
 	}
 	return c
+}
+
+// relayEngine starts what relays TCP; the Proxy closes it.
+func relayEngine(o options) (relay.Engine, error) {
+	if o.relay == "copy" {
+		return relay.NewCopier(), nil
+	}
+	return relay.NewLoops(o.relayLoops)
 }
 
 // redirection is how packets reach the listeners.

@@ -65,10 +65,8 @@ func (a *acceptor) Close() {
 func (a *acceptor) closeSocket() error {
 	a.closed = true
 	a.loop.timers.clear(&a.timer)
-	if int(a.fd) < len(a.loop.watched) && a.loop.watched[a.fd].acceptor == a {
-		a.loop.watched[a.fd] = watched{}
-	}
-	return unix.Close(int(a.fd))
+	a.loop.close(a.fd)
+	return nil
 }
 
 // expire tries again what could not be done before.

@@ -177,9 +177,11 @@ func (l *loop) watch(fd int32, w watched, events uint32) error {
 	return err
 }
 
-// unwatch closes fd, which takes it out of the poller too (epoll(7)).
-func (l *loop) unwatch(fd int32) {
-	l.watched[fd] = watched{}
+// close closes fd, which takes it out of the poller too (epoll(7)).
+func (l *loop) close(fd int32) {
+	if int(fd) < len(l.watched) {
+		l.watched[fd] = watched{}
+	}
 	_ = unix.Close(int(fd))
 }
 
