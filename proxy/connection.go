@@ -28,7 +28,6 @@ type connection struct {
 
 // Arrive implements relay.Handler: it admits a client, or remembers why not.
 func (l *listener) Arrive(fd int, client netip.AddrPort) relay.Session {
-	l.proxy.conns.Add(1)
 	l.proxy.counters.accepted.Add(1)
 	l.of.tally.accepted.Add(1)
 	c := &connection{
@@ -73,9 +72,8 @@ func (c *connection) Done(r relay.Result) {
 	}
 	rec := c.record()
 	rec.Up, rec.Down, rec.Close, rec.Err = r.Up, r.Down, why, r.Err
-	p.release()
 	p.cfg.Record(rec)
-	p.conns.Done()
+	p.release()
 }
 
 // record returns what there is to tell about a connection that ends now.

@@ -53,8 +53,12 @@ func (p *Proxy) reserve() bool {
 		p.counters.active.Add(-1)
 		return false
 	}
+	p.conns.Add(1)
 	return true
 }
 
 // release is reserve undone.
-func (p *Proxy) release() { p.counters.active.Add(-1) }
+func (p *Proxy) release() {
+	p.counters.active.Add(-1)
+	p.conns.Done()
+}
