@@ -10,6 +10,8 @@ TEST_PACKAGES := $(DEMO_PACKAGES) nftables conntrack socat strace util-linux pro
 BENCH_PACKAGES := nginx libnginx-mod-stream gcc libc6-dev
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+# What the tests are called whose outcome is the relay engine's.
+CONNECTION_TESTS := Sending|HalfClosed|Reset|EndpointThat|Dials|BytesSent|ReadyEndpoints|Vanished|Keepalive|Probes|Shortage|IdleTimeout|Terminated|KilledProgram|LineForEveryEnd
 FUZZTIME ?= 30s
 CHURN ?= 60s
 
@@ -26,8 +28,10 @@ demo: build demo-packages ## run the proxy in a lab of network namespaces and sh
 	$(BIN) lab demo
 
 .PHONY: test
-test: test-packages ## run all tests, with the race detector
+test: test-packages ## run all tests, with the race detector; those of connections on both relay engines
 	go test -race -timeout 20m $(PKGS)
+	KUBE_SPLICE_RELAY=copy go test -race -timeout 20m ./proxy
+	KUBE_SPLICE_RELAY=copy go test -race -timeout 20m -run '$(CONNECTION_TESTS)' ./cmd/kube-splice
 
 .PHONY: test-cluster
 test-cluster: bin/controlplane test-packages ## run the tests against a real API server (its first build takes 10 to 20 minutes)

@@ -72,8 +72,9 @@ func (c *connection) Done(r relay.Result) {
 	}
 	rec := c.record()
 	rec.Up, rec.Down, rec.Close, rec.Err = r.Up, r.Down, why, r.Err
+	p.counters.active.Add(-1) // who reads the record finds it gone
 	p.cfg.Record(rec)
-	p.release()
+	p.conns.Done()
 }
 
 // record returns what there is to tell about a connection that ends now.
