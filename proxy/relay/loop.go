@@ -177,9 +177,12 @@ func (l *loop) watch(fd int32, w watched, events uint32) error {
 	return err
 }
 
-// unwatch closes fd, which takes it out of the poller too (epoll(7)).
+// unwatch closes fd, which takes it out of the poller too (epoll(7)). A client that got no
+// backend was never watched.
 func (l *loop) unwatch(fd int32) {
-	l.watched[fd] = watched{}
+	if int(fd) < len(l.watched) {
+		l.watched[fd] = watched{}
+	}
 	_ = unix.Close(int(fd))
 }
 
