@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -242,6 +243,11 @@ func (l *loop) tidy() {
 // abort resets every connection.
 func (l *loop) abort() {
 	l.aborted = true
+	for _, t := range slices.Clone(l.timers) { // those that wait to dial have no socket in watched
+		if p, is := t.owner.(*pair); is {
+			p.abort(Shutdown, nil, true, true)
+		}
+	}
 	for fd := range l.watched {
 		if p := l.watched[fd].pair; p != nil {
 			p.abort(Shutdown, nil, true, true)
