@@ -27,6 +27,7 @@ type loop struct {
 	poller    *poller
 	now       int64 // read once a turn
 	watched   []watched
+	marks     int32   // the last one given
 	ready     []*pair // had more to do than one turn allows
 	timers    timers
 	written   written
@@ -44,6 +45,7 @@ type loop struct {
 type watched struct {
 	pair     *pair
 	acceptor *acceptor
+	mark     int32 // tells it from those that had the descriptor before
 }
 
 const (
@@ -68,7 +70,7 @@ func newLoop(e *Loops) (*loop, error) {
 		return nil, fmt.Errorf("start a relay loop: %w", os.NewSyscallError("eventfd", err))
 	}
 	l := &loop{engine: e, poller: p, wakeup: int32(wakeup), scratch: make([]byte, bufferSize)}
-	if err := p.watch(l.wakeup, unix.EPOLLIN); err != nil {
+	if err := p.watch(l.wakeup, unix.EPOLLIN, 0); err != nil {
 		_ = unix.Close(wakeup)
 		p.close()
 		return nil, fmt.Errorf("start a relay loop: %w", err)
@@ -150,7 +152,7 @@ func (l *loop) serveCalls() {
 }
 
 // handle takes an event to whom it is for. One of this turn's earlier events may have
-// closed the descriptor, and a newer owner finds nothing when it looks.
+// closed the descriptor, and another one may have given its number to somebody else.
 func (l *loop) handle(e *unix.EpollEvent) {
 	if e.Fd == l.wakeup {
 		var count [8]byte
@@ -158,6 +160,7 @@ func (l *loop) handle(e *unix.EpollEvent) {
 		return
 	}
 	switch w := &l.watched[e.Fd]; {
+	case w.mark != e.Pad:
 	case w.pair != nil:
 		w.pair.happened(e.Fd, e.Events)
 	case w.acceptor != nil:
@@ -170,8 +173,10 @@ func (l *loop) watch(fd int32, w watched, events uint32) error {
 	for int(fd) >= len(l.watched) {
 		l.watched = append(l.watched, make([]watched, max(int(fd)+1-len(l.watched), len(l.watched), 64))...)
 	}
+	l.marks++
+	w.mark = l.marks
 	l.watched[fd] = w
-	err := l.poller.watch(fd, events)
+	err := l.poller.watch(fd, events, w.mark)
 	if err != nil {
 		l.watched[fd] = watched{}
 	}
