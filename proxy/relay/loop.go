@@ -97,6 +97,11 @@ func (l *loop) run() {
 			l.tidy()
 		}
 	}
+}
+
+// close lets go what a loop that has ended holds. It is for who stopped it: its own last post
+// may still have been about to write to wakeup when the loop ended.
+func (l *loop) close() {
 	l.pipes.drop()
 	l.poller.close()
 	_ = unix.Close(int(l.wakeup))
