@@ -143,3 +143,20 @@ func TestIdleLimitEndsAnOpenPairOnlyWhenNothingMoves(t *testing.T) {
 		}
 	})
 }
+
+// A byte that a slow reader takes from our send buffer moves, whoever wrote it when.
+func TestIdleLimitCountsFromTheLastByteThatAReaderTook(t *testing.T) {
+	const limit, size = 2 * time.Second, 64 << 10
+	onEveryEngine(t, relay.Limits{Idle: limit}, func(t *testing.T, p *pair) {
+		check(t, p.client.SetReadBuffer(4096))
+		send(t, p.backend, size)
+		receive(t, p.client, 1)
+		time.Sleep(limit * 8 / 10)
+		receive(t, p.client, size-1)
+		taken := time.Now()
+		p.wantCause(t, relay.Idle)
+		if after := time.Since(taken); after < limit*9/10 {
+			t.Errorf("ended %v after the last byte was taken, before its limit %v", after, limit)
+		}
+	})
+}
