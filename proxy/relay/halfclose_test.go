@@ -70,6 +70,7 @@ func TestPairOfAClientThatHasGoneDoesNotOutliveItByAHangingBackend(t *testing.T)
 		check(t, p.client.CloseWrite())
 		for pending(t, p.client) > 0 { // until the FIN is with us
 			receive(t, p.backend, 64<<10)
+			time.Sleep(5 * time.Millisecond) // what follows has time to move up; the last of it is to stay
 		}
 		p.wantCause(t, relay.HalfClosed)
 	})
