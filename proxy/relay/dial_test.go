@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"os"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -108,13 +109,18 @@ func onEveryEngineWith(t *testing.T, next func(call int, failed error) (relay.Di
 	}
 }
 
-// end waits for a session's result.
+// end waits for the next session and its result.
 func (h *planned) end(t testing.TB) (*plan, relay.Result) {
 	t.Helper()
 	s := <-h.sessions
+	return s, s.end(t)
+}
+
+func (s *plan) end(t testing.TB) relay.Result {
+	t.Helper()
 	select {
 	case r := <-s.result:
-		return s, r
+		return r
 	case <-time.After(20 * time.Second):
 		t.Fatal("the session did not end")
 		panic("unreachable")
@@ -243,8 +249,7 @@ func TestAWaitComesBetweenTwoDials(t *testing.T) {
 	})
 }
 
-// The listener's loop has the first connection, and another one the second: neither has
-// ever watched a socket with a number as high as theirs.
+// The engine has never watched a socket with a number as high as theirs.
 func TestAClientWithoutABackendIsReset(t *testing.T) {
 	none := errors.New("there is none")
 	t.Parallel()
@@ -253,6 +258,9 @@ func TestAClientWithoutABackendIsReset(t *testing.T) {
 			e, h := start(), newPlanned(func(int, error) (relay.Dial, error) { return relay.Dial{}, none })
 			address, l := h.serve(t, e)
 			for range 300 {
+				file, err := os.Open(os.DevNull)
+				check(t, err)
+				defer file.Close()
 				visit(t, address)
 				if _, r := h.end(t); r.Cause != relay.Unserved || !errors.Is(r.Err, none) {
 					t.Fatalf("result %+v, want Unserved because %v", r, none)
@@ -344,11 +352,10 @@ func TestClientsThatComeAfterAnAbortAreReset(t *testing.T) {
 		return relay.Dial{Backend: backend, Limit: 10 * time.Second}, nil
 	}, func(t *testing.T, h *planned, client net.Conn, e relay.Engine) {
 		e.Abort()
+		h.end(t)
 		visit(t, client.RemoteAddr().String())
-		for range 2 {
-			if _, r := h.end(t); r.Cause != relay.Shutdown {
-				t.Errorf("result %+v, want Shutdown", r)
-			}
+		if _, r := h.end(t); r.Cause != relay.Shutdown {
+			t.Errorf("result %+v, want Shutdown", r)
 		}
 	})
 }
