@@ -450,28 +450,30 @@ func echo(t testing.TB) netip.AddrPort {
 	t.Helper()
 	ln := listen(t)
 	t.Cleanup(func() { _ = ln.Close() })
-	go func() {
-		for {
-			c, err := ln.AcceptTCP()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				buf := make([]byte, 4<<10)
-				for {
-					n, err := c.Read(buf)
-					if err != nil {
-						return
-					}
-					if _, err := c.Write(buf[:n]); err != nil {
-						return
-					}
-				}
-			}()
-		}
-	}()
+	go serveEcho(ln)
 	return ln.Addr().(*net.TCPAddr).AddrPort()
+}
+
+func serveEcho(ln *net.TCPListener) {
+	for {
+		c, err := ln.AcceptTCP()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer c.Close()
+			buf := make([]byte, 4<<10)
+			for {
+				n, err := c.Read(buf)
+				if err != nil {
+					return
+				}
+				if _, err := c.Write(buf[:n]); err != nil {
+					return
+				}
+			}
+		}()
+	}
 }
 
 // within fails the test unless what it waits for comes in time that the machine had to

@@ -20,7 +20,6 @@ func newLoops(t testing.TB, n int) *relay.Loops {
 	return e
 }
 
-
 // What happens while a loop is busy comes to it at once. The first of these events closes
 // a pair's sockets, the second gives their numbers to a client and its dial, and the third was
 // for the old owner: it does not answer that dial.
