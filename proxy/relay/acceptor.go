@@ -65,7 +65,7 @@ func (a *acceptor) Close() {
 func (a *acceptor) closeSocket() error {
 	a.closed = true
 	a.loop.timers.clear(&a.timer)
-	a.loop.close(a.fd)
+	a.loop.unwatch(a.fd)
 	return nil
 }
 

@@ -59,8 +59,7 @@ func (l *copyListener) Close() {
 	<-l.ended
 }
 
-// accept is l's goroutine: it hands every connection to a goroutine of its own at
-// once, so nothing that befalls one connection delays another.
+// accept is l's goroutine: it hands every connection to a goroutine of its own, so nothing that befalls one connection delays another.
 func (l *copyListener) accept() {
 	defer close(l.ended)
 	pause := time.Duration(0)
@@ -75,7 +74,7 @@ func (l *copyListener) accept() {
 				l.handler.TurnedAway(client, err)
 				continue
 			}
-			l.copier.conns.Go(func() { l.serve(conn, client) })
+			l.begin(conn, client)
 		case errors.Is(err, net.ErrClosed):
 			return
 		case errors.Is(err, syscall.EINVAL): // accept(2) on a socket that does not listen
@@ -136,8 +135,8 @@ func (l *copyListener) wait(pause time.Duration) bool {
 	}
 }
 
-// serve is the goroutine of one accepted connection.
-func (l *copyListener) serve(client *net.TCPConn, addr netip.AddrPort) {
+// begin begins the session of an accepted connection, and its goroutine.
+func (l *copyListener) begin(client *net.TCPConn, addr netip.AddrPort) {
 	var session Session
 	raw, err := client.SyscallConn()
 	if err == nil {
@@ -149,17 +148,22 @@ func (l *copyListener) serve(client *net.TCPConn, addr netip.AddrPort) {
 		l.handler.TurnedAway(addr, err)
 		return
 	}
-	backend, err := l.copier.dial(session)
+	l.copier.conns.Go(func() { l.copier.serve(client, session) })
+}
+
+// serve is the goroutine of one connection.
+func (c *Copier) serve(client *net.TCPConn, session Session) {
+	backend, err := c.dial(session)
 	if err != nil {
 		cause := Unserved
-		if l.copier.ctx.Err() != nil {
+		if c.ctx.Err() != nil {
 			cause, err = Shutdown, nil
 		}
 		reset(client)
 		session.Done(Result{Cause: cause, Err: err})
 		return
 	}
-	session.Done(l.copier.relay(client, backend, session.Connected()))
+	session.Done(c.relay(client, backend, session.Connected()))
 }
 
 // dial reaches a backend that the session names.

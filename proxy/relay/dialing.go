@@ -131,6 +131,6 @@ func (p *pair) dialTimeout() {
 }
 
 func (p *pair) closeBackend() {
-	p.loop.close(p.backend.fd)
+	p.loop.unwatch(p.backend.fd)
 	p.backend.fd = -1
 }

@@ -70,6 +70,7 @@ func TestPairOfAClientThatHasGoneDoesNotOutliveItByAHangingBackend(t *testing.T)
 		check(t, p.client.CloseWrite())
 		for pending(t, p.client) > 0 { // until the FIN is with us
 			receive(t, p.backend, 64<<10)
+			time.Sleep(5 * time.Millisecond) // what follows has time to move up; the last of it is to stay
 		}
 		p.wantCause(t, relay.HalfClosed)
 	})
@@ -140,6 +141,23 @@ func TestIdleLimitEndsAnOpenPairOnlyWhenNothingMoves(t *testing.T) {
 		p.wantCause(t, relay.Idle)
 		if _, err := drain(t, p.client); err == nil {
 			t.Error("the client of an ended idle pair saw a clean end")
+		}
+	})
+}
+
+// A byte that a slow reader takes from our send buffer moves, whoever wrote it when.
+func TestIdleLimitCountsFromTheLastByteThatAReaderTook(t *testing.T) {
+	const limit, size = 2 * time.Second, 64 << 10
+	onEveryEngine(t, relay.Limits{Idle: limit}, func(t *testing.T, p *pair) {
+		check(t, p.client.SetReadBuffer(4096))
+		send(t, p.backend, size)
+		receive(t, p.client, 1)
+		time.Sleep(limit * 8 / 10)
+		receive(t, p.client, size-1)
+		taken := time.Now()
+		p.wantCause(t, relay.Idle)
+		if after := time.Since(taken); after < limit*9/10 {
+			t.Errorf("ended %v after the last byte was taken, before its limit %v", after, limit)
 		}
 	})
 }

@@ -30,12 +30,8 @@ func (p *pair) armLimit() {
 // checkLimit ends the pair if nothing has moved for its limit: no byte through us, and
 // none of what we have written to either side.
 func (p *pair) checkLimit() {
-	if p.place > 0 {
-		if unsent(p.client.fd)+unsent(p.backend.fd) == 0 {
-			p.loop.written.remove(p)
-		} else if acked := acknowledged(p.client.fd) + acknowledged(p.backend.fd); acked != p.acked {
-			p.acked, p.used = acked, p.loop.now
-		}
+	if p.place > 0 && p.taken() {
+		p.loop.written.remove(p)
 	}
 	limit, cause := p.limit()
 	if limit > 0 && p.loop.now-p.used >= limit {
@@ -45,15 +41,32 @@ func (p *pair) checkLimit() {
 	p.armLimit()
 }
 
+// taken reports whether the peers have acknowledged everything. That they took some of it
+// since somebody asked counts as movement now.
+func (p *pair) taken() bool {
+	all := unsent(p.client.fd)+unsent(p.backend.fd) == 0
+	if limit, _ := p.limit(); limit <= 0 {
+		return all
+	}
+	if acked := acknowledged(p.client.fd) + acknowledged(p.backend.fd); acked != p.acked {
+		p.acked, p.used = acked, p.loop.now
+	}
+	return all
+}
+
 // written are the pairs of a loop whose peers may not have acknowledged everything. Only
 // these can have a peer that leaves data unanswered, so only these are looked at.
 type written struct{ pairs []*pair }
 
 func (w *written) add(p *pair) {
-	if p.place == 0 {
-		w.pairs = append(w.pairs, p)
-		p.place = len(w.pairs)
-		p.loop.needHousework()
+	if p.place > 0 {
+		return
+	}
+	w.pairs = append(w.pairs, p)
+	p.place = len(w.pairs)
+	p.loop.needHousework()
+	if p.state == relaying {
+		p.armLimit()
 	}
 }
 
@@ -77,7 +90,7 @@ func (w *written) look() {
 			continue
 		}
 		switch p := w.pairs[i]; {
-		case unsent(p.client.fd)+unsent(p.backend.fd) == 0:
+		case p.taken():
 			w.remove(p)
 		case unanswered(p.client.fd, p.limits.Unanswered):
 			p.reset(&p.client, unix.ETIMEDOUT)

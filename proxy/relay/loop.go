@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,6 +27,7 @@ type loop struct {
 	poller    *poller
 	now       int64 // read once a turn
 	watched   []watched
+	marks     int32   // the last one given
 	ready     []*pair // had more to do than one turn allows
 	timers    timers
 	written   written
@@ -43,6 +45,7 @@ type loop struct {
 type watched struct {
 	pair     *pair
 	acceptor *acceptor
+	mark     int32 // tells it from those that had the descriptor before
 }
 
 const (
@@ -67,7 +70,7 @@ func newLoop(e *Loops) (*loop, error) {
 		return nil, fmt.Errorf("start a relay loop: %w", os.NewSyscallError("eventfd", err))
 	}
 	l := &loop{engine: e, poller: p, wakeup: int32(wakeup), scratch: make([]byte, bufferSize)}
-	if err := p.watch(l.wakeup, unix.EPOLLIN); err != nil {
+	if err := p.watch(l.wakeup, unix.EPOLLIN, 0); err != nil {
 		_ = unix.Close(wakeup)
 		p.close()
 		return nil, fmt.Errorf("start a relay loop: %w", err)
@@ -94,6 +97,11 @@ func (l *loop) run() {
 			l.tidy()
 		}
 	}
+}
+
+// close lets go what a loop that has ended holds. It is for who stopped it: its own last post
+// may still have been about to write to wakeup when the loop ended.
+func (l *loop) close() {
 	l.pipes.drop()
 	l.poller.close()
 	_ = unix.Close(int(l.wakeup))
@@ -149,7 +157,7 @@ func (l *loop) serveCalls() {
 }
 
 // handle takes an event to whom it is for. One of this turn's earlier events may have
-// closed the descriptor, and a newer owner finds nothing when it looks.
+// closed the descriptor, and another one may have given its number to somebody else.
 func (l *loop) handle(e *unix.EpollEvent) {
 	if e.Fd == l.wakeup {
 		var count [8]byte
@@ -157,6 +165,7 @@ func (l *loop) handle(e *unix.EpollEvent) {
 		return
 	}
 	switch w := &l.watched[e.Fd]; {
+	case w.mark != e.Pad:
 	case w.pair != nil:
 		w.pair.happened(e.Fd, e.Events)
 	case w.acceptor != nil:
@@ -169,16 +178,19 @@ func (l *loop) watch(fd int32, w watched, events uint32) error {
 	for int(fd) >= len(l.watched) {
 		l.watched = append(l.watched, make([]watched, max(int(fd)+1-len(l.watched), len(l.watched), 64))...)
 	}
+	l.marks++
+	w.mark = l.marks
 	l.watched[fd] = w
-	err := l.poller.watch(fd, events)
+	err := l.poller.watch(fd, events, w.mark)
 	if err != nil {
 		l.watched[fd] = watched{}
 	}
 	return err
 }
 
-// close closes fd, which takes it out of the poller too (epoll(7)).
-func (l *loop) close(fd int32) {
+// unwatch closes fd, which takes it out of the poller too (epoll(7)). A client that got no
+// backend was never watched.
+func (l *loop) unwatch(fd int32) {
 	if int(fd) < len(l.watched) {
 		l.watched[fd] = watched{}
 	}
@@ -241,6 +253,11 @@ func (l *loop) tidy() {
 // abort resets every connection.
 func (l *loop) abort() {
 	l.aborted = true
+	for _, t := range slices.Clone(l.timers) { // those that wait to dial have no socket in watched
+		if p, is := t.owner.(*pair); is {
+			p.abort(Shutdown, nil, true, true)
+		}
+	}
 	for fd := range l.watched {
 		if p := l.watched[fd].pair; p != nil {
 			p.abort(Shutdown, nil, true, true)

@@ -68,6 +68,9 @@ func (e *Loops) Close() {
 		l.post(func() { l.stopped = true })
 	}
 	e.done.Wait()
+	for _, l := range e.loops {
+		l.close()
+	}
 }
 
 // Connections returns how many connections each loop has.

@@ -159,7 +159,7 @@ func (p *pair) end() {
 		if clean {
 			_ = resetOnClose(fd, false)
 		}
-		l.close(fd)
+		l.unwatch(fd)
 	}
 	l.connections.Add(-1)
 	p.session.Done(Result{Up: p.up.moved, Down: p.down.moved, Cause: p.cause, Err: p.err})

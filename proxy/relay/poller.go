@@ -73,9 +73,10 @@ func (p *poller) glance() []unix.EpollEvent {
 	return p.events[:p.found]
 }
 
-// watch has everything that happens to a descriptor told, once each time (EPOLLET).
-func (p *poller) watch(fd int32, events uint32) error {
-	event := unix.EpollEvent{Events: events | unix.EPOLLET, Fd: fd}
+// watch has everything that happens to a descriptor told, once each time (EPOLLET), in
+// events that have mark in Pad.
+func (p *poller) watch(fd int32, events uint32, mark int32) error {
+	event := unix.EpollEvent{Events: events | unix.EPOLLET, Fd: fd, Pad: mark}
 	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(p.epoll, unix.EPOLL_CTL_ADD, int(fd), &event))
 }
 

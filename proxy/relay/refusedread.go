@@ -26,11 +26,21 @@ func copyToEnd(dst, src *net.TCPConn) (int64, error) {
 	for pause := first; ; pause = min(2*pause, longest) {
 		n, err := io.Copy(dst, src)
 		sum += n
+		if err == nil {
+			n, err = copyRest(dst, src)
+			sum += n
+		}
 		if !refusedRead(err) {
 			return sum, err
 		}
 		time.Sleep(pause)
 	}
+}
+
+// copyRest copies what io.Copy has left behind. It splices, and splice(2) takes an urgent
+// byte (tcp(7)) for the end if a FIN has come as well.
+func copyRest(dst, src *net.TCPConn) (int64, error) {
+	return io.CopyBuffer(struct{ io.Writer }{dst}, struct{ io.Reader }{src}, make([]byte, 4<<10))
 }
 
 // refusedRead reports whether err is the runtime's alone: it has no name outside of

@@ -119,14 +119,17 @@ func (s *stream) thin() {
 	}
 }
 
-// fill moves what src has into the empty pipe.
+// fill moves what src has into the empty pipe. Splicing never gets past an urgent byte
+// (tcp(7)): there it says that nothing has come, or that the end has. So copying is to say
+// whether that is true.
 func (s *stream) fill(src *end) unix.Errno {
 	n, errno := splice(src.fd, s.pipe.in, pipeSize)
 	switch {
+	case errno == unix.EAGAIN && src.exhaust, errno == 0 && n == 0:
+		s.bulk, s.run = false, 0
+		return 0
 	case errno != 0:
 		return errno
-	case n == 0:
-		src.finished = true
 	case n < bufferSize:
 		s.thin()
 	default:

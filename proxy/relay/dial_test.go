@@ -1,0 +1,490 @@
+package relay_test
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kube-splice/kube-splice/lab"
+	"github.com/kube-splice/kube-splice/proxy/relay"
+)
+
+// planned is a Handler whose sessions dial what next says, one call after the other.
+type planned struct {
+	next      func(call int, failed error) (relay.Dial, error)
+	sessions  chan *plan
+	reserved  atomic.Int64
+	room      atomic.Bool // whether Reserve succeeds
+	short     chan error
+	connected atomic.Int64
+}
+
+// plan is a Session of planned.
+type plan struct {
+	handler *planned
+	calls   int
+	failed  []error // what Next was told
+	result  chan relay.Result
+}
+
+func newPlanned(next func(call int, failed error) (relay.Dial, error)) *planned {
+	h := &planned{next: next, sessions: make(chan *plan, 10_000), short: make(chan error, 1000)}
+	h.room.Store(true)
+	return h
+}
+
+func (h *planned) Reserve() bool {
+	if h.room.Load() {
+		h.reserved.Add(1)
+		return true
+	}
+	return false
+}
+
+func (h *planned) Release() { h.reserved.Add(-1) }
+func (h *planned) Short(err error) {
+	select {
+	case h.short <- err:
+	default:
+	}
+}
+func (h *planned) TurnedAway(netip.AddrPort, error) { h.Release() }
+func (h *planned) Arrive(int, netip.AddrPort) relay.Session {
+	s := &plan{handler: h, result: make(chan relay.Result, 1)}
+	h.sessions <- s
+	return s
+}
+
+func (s *plan) Next(failed error) (relay.Dial, error) {
+	s.failed = append(s.failed, failed)
+	s.calls++
+	return s.handler.next(s.calls, failed)
+}
+
+func (s *plan) Prepare(int) error { return nil }
+func (s *plan) Connected() relay.Limits {
+	s.handler.connected.Add(1)
+	return relay.Limits{}
+}
+
+func (s *plan) Done(r relay.Result) {
+	s.handler.Release()
+	s.result <- r
+}
+
+// serve has an engine serve a planned Handler until the test ends, and returns where.
+func (h *planned) serve(t testing.TB, e relay.Engine) (string, relay.Listener) {
+	t.Helper()
+	ln := listen(t)
+	l, err := e.Listen(ln, h)
+	check(t, err)
+	return ln.Addr().String(), l
+}
+
+// onEveryEngineWith runs a test on each engine with a planned Handler. Sessions that are
+// left are aborted.
+func onEveryEngineWith(t *testing.T, next func(call int, failed error) (relay.Dial, error), test func(t *testing.T, h *planned, client net.Conn, e relay.Engine)) {
+	t.Parallel()
+	for name, start := range engines {
+		t.Run(name, func(t *testing.T) {
+			e, h := start(), newPlanned(next)
+			address, l := h.serve(t, e)
+			client, err := net.Dial("tcp", address)
+			check(t, err)
+			test(t, h, client, e)
+			_ = client.Close()
+			l.Close()
+			e.Close()
+			if n := h.reserved.Load(); n != 0 {
+				t.Errorf("%d sessions are still counted after the engine's end", n)
+			}
+		})
+	}
+}
+
+// end waits for the next session and its result.
+func (h *planned) end(t testing.TB) (*plan, relay.Result) {
+	t.Helper()
+	s := <-h.sessions
+	return s, s.end(t)
+}
+
+func (s *plan) end(t testing.TB) relay.Result {
+	t.Helper()
+	select {
+	case r := <-s.result:
+		return r
+	case <-time.After(20 * time.Second):
+		t.Fatal("the session did not end")
+		panic("unreachable")
+	}
+}
+
+// nobody returns an address of loopback that refuses.
+func nobody(t testing.TB) netip.AddrPort {
+	t.Helper()
+	ln := listen(t)
+	check(t, ln.Close())
+	return ln.Addr().(*net.TCPAddr).AddrPort()
+}
+
+// silent returns an address of loopback that does not answer: its listener's queue is
+// full, so the kernel drops a SYN.
+func silent(t testing.TB) netip.AddrPort {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	check(t, err)
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	check(t, unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+	check(t, unix.Listen(fd, 0))
+	sa, err := unix.Getsockname(fd)
+	check(t, err)
+	address := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(sa.(*unix.SockaddrInet4).Port))
+	for {
+		c, err := net.DialTimeout("tcp", address.String(), 300*time.Millisecond)
+		if err != nil {
+			return address
+		}
+		t.Cleanup(func() { _ = c.Close() })
+	}
+}
+
+// visit connects a client that is to be reset, and waits for that.
+func visit(t testing.TB, address string) {
+	t.Helper()
+	client, err := net.Dial("tcp", address)
+	if errors.Is(err, syscall.ECONNRESET) {
+		return // before Dial has looked
+	}
+	check(t, err)
+	wantReset(t, client)
+	check(t, client.Close())
+}
+
+// wantReset reads from a client that is to find a reset and no byte.
+func wantReset(t testing.TB, client net.Conn) {
+	t.Helper()
+	if n, err := drain(t, client); n != 0 || !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("the client read %d bytes and %v, want connection reset", n, err)
+	}
+}
+
+func TestARefusedDialLeadsToTheNextBackend(t *testing.T) {
+	refuses, backend := nobody(t), echo(t)
+	onEveryEngineWith(t, func(call int, failed error) (relay.Dial, error) {
+		if call < 3 {
+			return relay.Dial{Backend: refuses, Limit: 10 * time.Second}, nil
+		}
+		return relay.Dial{Backend: backend, Limit: 10 * time.Second}, nil
+	}, func(t *testing.T, h *planned, client net.Conn, _ relay.Engine) {
+		send(t, client, 10)
+		receive(t, client, 10)
+		check(t, client.(*net.TCPConn).CloseWrite())
+		s, r := h.end(t)
+		if len(s.failed) != 3 || s.failed[0] != nil || !errors.Is(s.failed[1], syscall.ECONNREFUSED) || !errors.Is(s.failed[2], syscall.ECONNREFUSED) {
+			t.Errorf("Next was told %v", s.failed)
+		}
+		if r != (relay.Result{Up: 10, Down: 10, Cause: relay.ClientClosed}) {
+			t.Errorf("result %+v", r)
+		}
+	})
+}
+
+func TestABackendThatDoesNotAnswerIsGivenUpAfterItsLimit(t *testing.T) {
+	const limit = 300 * time.Millisecond
+	hangs, none := silent(t), errors.New("none is left")
+	onEveryEngineWith(t, func(call int, failed error) (relay.Dial, error) {
+		if call == 1 {
+			return relay.Dial{Backend: hangs, Limit: limit}, nil
+		}
+		return relay.Dial{}, none
+	}, func(t *testing.T, h *planned, client net.Conn, _ relay.Engine) {
+		began := time.Now()
+		s, r := h.end(t)
+		if took := time.Since(began); took < limit/2 { // the clock began before us
+			t.Errorf("given up after %v", took)
+		}
+		if len(s.failed) != 2 || !errors.Is(s.failed[1], relay.ErrNoAnswer) {
+			t.Errorf("Next was told %v, want %v", s.failed, relay.ErrNoAnswer)
+		}
+		if r.Cause != relay.Unserved || !errors.Is(r.Err, none) {
+			t.Errorf("result %+v, want Unserved because %v", r, none)
+		}
+		wantReset(t, client)
+	})
+}
+
+func TestAWaitComesBetweenTwoDials(t *testing.T) {
+	const wait = 200 * time.Millisecond
+	refuses, backend := nobody(t), echo(t)
+	var waited, came atomic.Int64 // on the wall clock
+	onEveryEngineWith(t, func(call int, failed error) (relay.Dial, error) {
+		switch call {
+		case 1:
+			return relay.Dial{Backend: refuses, Limit: time.Second}, nil
+		case 2:
+			waited.Store(time.Now().UnixNano())
+			return relay.Dial{Wait: wait}, nil
+		}
+		came.Store(time.Now().UnixNano())
+		return relay.Dial{Backend: backend, Limit: 10 * time.Second}, nil
+	}, func(t *testing.T, h *planned, client net.Conn, _ relay.Engine) {
+		send(t, client, 10)
+		receive(t, client, 10)
+		check(t, client.(*net.TCPConn).CloseWrite())
+		s, _ := h.end(t)
+		if len(s.failed) != 3 || s.failed[2] != nil {
+			t.Errorf("Next was told %v, want nil after the wait", s.failed)
+		}
+		if took := time.Duration(came.Load() - waited.Load()); took < wait {
+			t.Errorf("waited %v, want %v", took, wait)
+		}
+	})
+}
+
+// The engine has never watched a socket with a number as high as theirs.
+func TestAClientWithoutABackendIsReset(t *testing.T) {
+	none := errors.New("there is none")
+	t.Parallel()
+	for name, start := range engines {
+		t.Run(name, func(t *testing.T) {
+			e, h := start(), newPlanned(func(int, error) (relay.Dial, error) { return relay.Dial{}, none })
+			address, l := h.serve(t, e)
+			for range 300 {
+				file, err := os.Open(os.DevNull)
+				check(t, err)
+				defer file.Close()
+				visit(t, address)
+				if _, r := h.end(t); r.Cause != relay.Unserved || !errors.Is(r.Err, none) {
+					t.Fatalf("result %+v, want Unserved because %v", r, none)
+				}
+			}
+			l.Close()
+			e.Close()
+		})
+	}
+}
+
+// A socket that dials a port of the range from which the kernel takes its own may be given
+// that very port, and meets itself.
+func TestASocketThatMeetsItselfIsRefused(t *testing.T) {
+	t.Parallel()
+	for name, start := range engines {
+		t.Run(name, func(t *testing.T) {
+			e, itself := start(), nobody(t)
+			h := newPlanned(func(call int, failed error) (relay.Dial, error) {
+				if call > 1 {
+					return relay.Dial{}, failed
+				}
+				return relay.Dial{Backend: itself, Limit: 10 * time.Second}, nil
+			})
+			bound := &boundTo{Handler: h, address: itself}
+			ln := listen(t)
+			l, err := e.Listen(ln, bound)
+			check(t, err)
+			visit(t, ln.Addr().String())
+			if _, r := h.end(t); r.Cause != relay.Unserved || bound.failed.Load() {
+				t.Errorf("result %+v, want Unserved", r)
+			}
+			l.Close()
+			e.Close()
+		})
+	}
+}
+
+// boundTo is a Handler whose sessions bind the backend's socket to an address.
+type boundTo struct {
+	relay.Handler
+	address netip.AddrPort
+	failed  atomic.Bool
+}
+
+type boundSession struct {
+	relay.Session
+	handler *boundTo
+}
+
+func (b *boundTo) Arrive(fd int, client netip.AddrPort) relay.Session {
+	return &boundSession{b.Handler.Arrive(fd, client), b}
+}
+
+func (s *boundSession) Prepare(fd int) error {
+	err := unix.Bind(fd, &unix.SockaddrInet4{Addr: s.handler.address.Addr().As4(), Port: int(s.handler.address.Port())})
+	if err != nil {
+		s.handler.failed.Store(true)
+	}
+	return err
+}
+
+func TestAbortResetsAClientWhoseBackendIsDialled(t *testing.T) {
+	hangs := silent(t)
+	onEveryEngineWith(t, func(int, error) (relay.Dial, error) {
+		return relay.Dial{Backend: hangs, Limit: time.Hour}, nil
+	}, wantAbort)
+}
+
+func TestAbortResetsAClientThatWaitsForABackend(t *testing.T) {
+	onEveryEngineWith(t, func(int, error) (relay.Dial, error) {
+		return relay.Dial{Wait: time.Hour}, nil
+	}, wantAbort)
+}
+
+func wantAbort(t *testing.T, h *planned, client net.Conn, e relay.Engine) {
+	s := <-h.sessions
+	h.sessions <- s
+	e.Abort()
+	if _, r := h.end(t); r != (relay.Result{Cause: relay.Shutdown}) {
+		t.Errorf("result %+v, want Shutdown", r)
+	}
+	wantReset(t, client)
+}
+
+func TestClientsThatComeAfterAnAbortAreReset(t *testing.T) {
+	backend := echo(t)
+	onEveryEngineWith(t, func(int, error) (relay.Dial, error) {
+		return relay.Dial{Backend: backend, Limit: 10 * time.Second}, nil
+	}, func(t *testing.T, h *planned, client net.Conn, e relay.Engine) {
+		e.Abort()
+		h.end(t)
+		visit(t, client.RemoteAddr().String())
+		if _, r := h.end(t); r.Cause != relay.Shutdown {
+			t.Errorf("result %+v, want Shutdown", r)
+		}
+	})
+}
+
+// A listener's end does not end what came from it: dials go on, on other loops too.
+func TestListenerClosesWhileItsConnectionsAreDialled(t *testing.T) {
+	t.Parallel()
+	for name, start := range engines {
+		t.Run(name, func(t *testing.T) {
+			e, backend, refuses := start(), echo(t), nobody(t)
+			var closed atomic.Bool
+			h := newPlanned(func(call int, failed error) (relay.Dial, error) {
+				switch {
+				case !closed.Load():
+					return relay.Dial{Wait: 10 * time.Millisecond}, nil
+				case failed == nil:
+					return relay.Dial{Backend: refuses, Limit: 10 * time.Second}, nil
+				}
+				return relay.Dial{Backend: backend, Limit: 10 * time.Second}, nil
+			})
+			address, l := h.serve(t, e)
+			var clients []net.Conn
+			for range 50 {
+				client, err := net.Dial("tcp", address)
+				check(t, err)
+				defer client.Close()
+				clients = append(clients, client)
+			}
+			for len(h.sessions) < len(clients) {
+				time.Sleep(time.Millisecond)
+			}
+			l.Close()
+			if _, err := net.Dial("tcp", address); !errors.Is(err, syscall.ECONNREFUSED) {
+				t.Errorf("dialling a closed listener says %v", err)
+			}
+			closed.Store(true)
+			for _, client := range clients {
+				send(t, client, 10)
+				receive(t, client, 10)
+			}
+			if n := len(h.sessions); n != len(clients) {
+				t.Errorf("%d sessions of %d clients", n, len(clients))
+			}
+			e.Close()
+		})
+	}
+}
+
+// Clients keep coming while the listener is closed: whoever has a session is served to the
+// end, and no session begins afterwards.
+func TestNoSessionBeginsAfterAListenerIsClosed(t *testing.T) {
+	t.Parallel()
+	for name, start := range engines {
+		t.Run(name, func(t *testing.T) {
+			e := start()
+			for range 20 {
+				h := newPlanned(func(int, error) (relay.Dial, error) { return relay.Dial{Wait: time.Hour}, nil })
+				address, l := h.serve(t, e)
+				stop, ended := make(chan struct{}), make(chan struct{})
+				go func() {
+					defer close(ended)
+					for {
+						client, err := net.Dial("tcp", address)
+						if err != nil {
+							return
+						}
+						defer client.Close()
+						select {
+						case <-stop:
+							return
+						default:
+						}
+					}
+				}()
+				s := <-h.sessions
+				h.sessions <- s
+				l.Close()
+				begun := len(h.sessions)
+				<-ended
+				close(stop)
+				if now := len(h.sessions); now != begun {
+					t.Fatalf("%d sessions when Close returned, %d later", begun, now)
+				}
+			}
+			e.Close()
+		})
+	}
+}
+
+// echo returns the address of a backend that sends back what it gets, until the test ends.
+func echo(t testing.TB) netip.AddrPort {
+	t.Helper()
+	ln := listen(t)
+	t.Cleanup(func() { _ = ln.Close() })
+	go serveEcho(ln)
+	return ln.Addr().(*net.TCPAddr).AddrPort()
+}
+
+func serveEcho(ln *net.TCPListener) {
+	for {
+		c, err := ln.AcceptTCP()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer c.Close()
+			buf := make([]byte, 4<<10)
+			for {
+				n, err := c.Read(buf)
+				if err != nil {
+					return
+				}
+				if _, err := c.Write(buf[:n]); err != nil {
+					return
+				}
+			}
+		}()
+	}
+}
+
+// within fails the test unless what it waits for comes in time that the machine had to
+// spare.
+func within(t testing.TB, limit time.Duration, what string, done func() bool) {
+	t.Helper()
+	watch := lab.StartStopwatch()
+	for !done() {
+		if watch.Elapsed() > limit {
+			t.Fatalf("%s: not within %v", what, limit)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
