@@ -4,7 +4,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/kube-splice/kube-splice/proxy"
 	"github.com/kube-splice/kube-splice/service"
 )
 
@@ -86,20 +85,6 @@ func (m *Metrics) Requested(code, method, host string) { m.count(requests, 1, co
 // RequestTook says how long the API server took to begin an answer.
 func (m *Metrics) RequestTook(verb, host string, took time.Duration) {
 	m.observe(requestDuration, took, verb, host)
-}
-
-// Record says that a connection has ended. It is meant for proxy.Config.Record and
-// does not block.
-func (m *Metrics) Record(r proxy.Record) {
-	m.count(ended, 1, append(serviceValues(r.Name), string(r.Close))...)
-	if r.Attempts == 0 || r.Name.Protocol == service.UDP { // where nothing is dialled
-		return
-	}
-	outcome := "reached"
-	if r.Close == proxy.DialFailed || r.Close == proxy.NoEndpoints {
-		outcome = "failed"
-	}
-	m.observe(dialDuration, r.Dial, outcome)
 }
 
 // Error says that something of the control path failed. The part of the program is one

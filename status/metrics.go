@@ -39,14 +39,15 @@ type MetricsConfig struct {
 // goroutine.
 //
 // Events go through go-metrics to Prometheus, to a memory of the last minute, and to
-// statsd if wanted. That costs some microseconds, so events are what happens at the
-// rate of connections; bytes and the like are counted by the proxy.
+// statsd if wanted. That costs some microseconds, so the ends of connections are passed on
+// as counts (see ends.go); bytes and the like are counted by the proxy.
 type Metrics struct {
 	cfg      MetricsConfig
 	config   []byte // of /configz
 	registry *prometheus.Registry
 	mux      *http.ServeMux
 
+	ends   ends
 	prom   *promSink
 	memory *gometrics.InmemSink
 	statsd *gometrics.StatsdSink // or nil
@@ -92,7 +93,10 @@ func (m *Metrics) Watch(p *proxy.Proxy, log *proxy.ConnectionLog) {
 
 // Sync says which Services there are now. Series of others end; their events still
 // count in the totals of the memory and of statsd.
-func (m *Metrics) Sync(snap *service.Snapshot) { m.prom.keep(snap) }
+func (m *Metrics) Sync(snap *service.Snapshot) {
+	m.passEnds() // while their Services are still there
+	m.prom.keep(snap)
+}
 
 // ServeHTTP answers the requests of the metrics server.
 func (m *Metrics) ServeHTTP(w http.ResponseWriter, r *http.Request) { m.mux.ServeHTTP(w, r) }
@@ -100,6 +104,7 @@ func (m *Metrics) ServeHTTP(w http.ResponseWriter, r *http.Request) { m.mux.Serv
 // Dump writes the events of the last minute as text, one interval of ten seconds
 // after the other, a line for each name and labels.
 func (m *Metrics) Dump(w io.Writer) error {
+	m.passEnds()
 	if err := dump(w, m.memory); err != nil {
 		return fmt.Errorf("write the events of the last minute: %w", err)
 	}
@@ -113,6 +118,7 @@ const statsdFlush = 250 * time.Millisecond
 // Close sends what statsd still has to get and ends it. Events that come later are
 // ignored. It may be called again.
 func (m *Metrics) Close() {
+	m.passEnds()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {

@@ -15,11 +15,15 @@ func (m *Metrics) pages() *http.ServeMux {
 	mux.HandleFunc("/healthz", plain("ok"))
 	mux.HandleFunc("/proxyMode", plain("userspace"))
 	mux.HandleFunc("/configz", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, m.config) })
-	mux.Handle("/metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
+	series := promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
 		// One series that is wrong must not cost all others.
 		ErrorHandling: promhttp.ContinueOnError,
 		ErrorLog:      slog.NewLogLogger(m.cfg.Log.With("page", "/metrics").Handler(), slog.LevelError),
-	}))
+	})
+	mux.HandleFunc("/metrics", func(w http.ResponseWriter, r *http.Request) {
+		m.passEnds()
+		series.ServeHTTP(w, r)
+	})
 	if m.cfg.Profiling {
 		mux.Handle("/debug/pprof", http.RedirectHandler("/debug/pprof/", http.StatusFound))
 		mux.HandleFunc("/debug/pprof/", pprof.Index)

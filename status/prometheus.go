@@ -18,6 +18,7 @@ import (
 type promSink struct {
 	*gometrics.BlackholeSink // for the methods that Metrics and FanoutSink never call
 	byName                   map[string]*family
+	dials                    map[outcome]prometheus.Observer // dialDuration's, which are not brought here
 
 	mu   sync.RWMutex
 	live *service.Snapshot // whose Services have series; nil before the first
@@ -32,6 +33,14 @@ type family struct {
 	histograms *prometheus.HistogramVec
 	seen       sync.Map // values that the last label of a perService series has had
 }
+
+// outcome is how the search for a backend ended.
+type outcome string
+
+const (
+	reached outcome = "reached"
+	failed  outcome = "failed"
+)
 
 // newPromSink returns a sink whose series are registered.
 func newPromSink(registry *prometheus.Registry) *promSink {
@@ -52,6 +61,9 @@ func newPromSink(registry *prometheus.Registry) *promSink {
 		f.create()
 		sink.byName[s.name()] = f
 	}
+	dials := sink.byName[dialDuration.name()].histograms
+	sink.dials = map[outcome]prometheus.Observer{reached: dials.WithLabelValues(string(reached)), failed: dials.WithLabelValues(string(failed))}
+	delete(sink.byName, dialDuration.name())
 	return sink
 }
 

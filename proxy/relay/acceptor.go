@@ -39,8 +39,8 @@ func detach(ln *net.TCPListener) (int32, error) {
 // open begins to accept; called in the loop. What is set here, accepted sockets inherit
 // (tcp(7), socket(7)).
 func (a *acceptor) open() error {
-	if err := unix.SetsockoptInt(int(a.fd), unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
-		return os.NewSyscallError("setsockopt", err)
+	if err := setOption(a.fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
+		return err
 	}
 	if err := resetOnClose(a.fd, true); err != nil {
 		return err
@@ -128,5 +128,5 @@ func resetOnClose(fd int32, reset bool) error {
 	if reset {
 		linger.Onoff = 1
 	}
-	return os.NewSyscallError("setsockopt", unix.SetsockoptLinger(int(fd), unix.SOL_SOCKET, unix.SO_LINGER, &linger))
+	return setLinger(fd, linger)
 }

@@ -66,8 +66,8 @@ func (p *pair) connectSocket(fd int32, d Dial) error {
 	if err := p.session.Prepare(int(fd)); err != nil {
 		return err
 	}
-	if err := unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
-		return os.NewSyscallError("setsockopt", err)
+	if err := setOption(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
+		return err
 	}
 	if err := resetOnClose(fd, true); err != nil {
 		return err
@@ -75,9 +75,9 @@ func (p *pair) connectSocket(fd int32, d Dial) error {
 	if errno := connect(fd, d.Backend, &p.loop.room); errno != 0 {
 		return os.NewSyscallError("connect", errno)
 	}
-	// A socket that dials a port from which the kernel takes its own may meet itself
-	// (simultaneous open, RFC 9293, 3.5).
-	if localAddr(fd, &p.loop.room) == d.Backend {
+	// A socket that dials a port of those that the kernel takes its own from may meet
+	// itself (simultaneous open, RFC 9293, 3.5).
+	if l := p.loop; d.Backend.Port() >= l.engine.ephemeral && localAddr(fd, &l.room) == d.Backend {
 		return os.NewSyscallError("connect", unix.ECONNREFUSED)
 	}
 	return nil

@@ -15,24 +15,20 @@ func (p *pair) exhausted(src *end) {
 
 // passEnd passes a FIN on to dst, after all that came before it. When the pair is over,
 // closing does that.
+//
+// It is a FIN, and no reset that looks like one: the kernel tells a reset to one system
+// call only, after which reading finds just an end, but no call of ours to the same socket
+// goes unheard.
 func (p *pair) passEnd(dst *end) {
 	if p.state != relaying {
 		return
 	}
-	src := p.other(dst)
-	if !src.shut && tcpState(src.fd) == tcpClose {
-		// The kernel reports a reset to one system call only. When it was not told to us,
-		// reading finds just an ended connection; but one that we have not ended too
-		// cannot be closed.
-		p.reset(src, errReset)
-		return
-	}
-	p.ending(src)
+	p.ending(p.other(dst))
 	if dst.shut || p.complete() {
 		return
 	}
 	dst.shut = true
-	_ = unix.Shutdown(int(dst.fd), unix.SHUT_WR) // fails if dst is gone, which reading from it tells
+	shutdown(dst.fd) // fails if dst is gone, which reading from it tells
 }
 
 func (p *pair) other(e *end) *end {

@@ -194,7 +194,7 @@ func (l *loop) unwatch(fd int32) {
 	if int(fd) < len(l.watched) {
 		l.watched[fd] = watched{}
 	}
-	_ = unix.Close(int(fd))
+	closeSocket(fd)
 }
 
 // goOn gives those their turn that were stopped for the sake of others.

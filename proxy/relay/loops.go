@@ -2,7 +2,9 @@ package relay
 
 import (
 	"errors"
+	"fmt"
 	"net"
+	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -15,7 +17,9 @@ import (
 type Loops struct {
 	loops []*loop
 	next  atomic.Uint32 // who watches the next listening socket
-	done  sync.WaitGroup
+
+	ephemeral uint16 // the first port that the kernel gives sockets by itself
+	done      sync.WaitGroup
 }
 
 // NewLoops starts an engine of n loops; 0 means GOMAXPROCS. Close ends it.
@@ -23,7 +27,7 @@ func NewLoops(n int) (*Loops, error) {
 	if n <= 0 {
 		n = runtime.GOMAXPROCS(0)
 	}
-	e := &Loops{}
+	e := &Loops{ephemeral: firstEphemeral()}
 	for range n {
 		l, err := newLoop(e)
 		if err != nil {
@@ -94,4 +98,12 @@ func (e *Loops) least(own *loop) *loop {
 		}
 	}
 	return least
+}
+
+// firstEphemeral returns the first port of ip_local_port_range (ip(7)), or 0 if it cannot
+// be told.
+func firstEphemeral() (first uint16) {
+	text, _ := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
+	_, _ = fmt.Sscan(string(text), &first)
+	return first
 }

@@ -76,8 +76,7 @@ func (p *poller) glance() []unix.EpollEvent {
 // watch has everything that happens to a descriptor told, once each time (EPOLLET), in
 // events that have mark in Pad.
 func (p *poller) watch(fd int32, events uint32, mark int32) error {
-	event := unix.EpollEvent{Events: events | unix.EPOLLET, Fd: fd, Pad: mark}
-	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(p.epoll, unix.EPOLL_CTL_ADD, int(fd), &event))
+	return watchEdges(p.epoll, fd, events, mark)
 }
 
 func (p *poller) close() { _ = p.file.Close() }

@@ -3,6 +3,7 @@ package relay
 import (
 	"encoding/binary"
 	"net/netip"
+	"os"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -55,6 +56,44 @@ func poll(epoll int, events []unix.EpollEvent) int {
 // sockaddr is room for an address of either family. One is kept by each loop, so that no
 // call has to allocate it.
 type sockaddr = unix.RawSockaddrInet6
+
+// closeSocket closes a descriptor.
+func closeSocket(fd int32) {
+	_, _, _ = unix.RawSyscall(unix.SYS_CLOSE, uintptr(fd), 0, 0)
+}
+
+// shutdown sends FIN after all that was written (shutdown(2), SHUT_WR).
+func shutdown(fd int32) {
+	_, _, _ = unix.RawSyscall(unix.SYS_SHUTDOWN, uintptr(fd), unix.SHUT_WR, 0)
+}
+
+// setOption sets an option of a socket to a number (setsockopt(2)).
+func setOption(fd int32, level, option int, value int32) error {
+	return setRaw(fd, level, option, unsafe.Pointer(&value), unsafe.Sizeof(value))
+}
+
+// setLinger sets SO_LINGER (socket(7)).
+func setLinger(fd int32, linger unix.Linger) error {
+	return setRaw(fd, unix.SOL_SOCKET, unix.SO_LINGER, unsafe.Pointer(&linger), unsafe.Sizeof(linger))
+}
+
+func setRaw(fd int32, level, option int, value unsafe.Pointer, size uintptr) error {
+	_, _, errno := unix.RawSyscall6(unix.SYS_SETSOCKOPT, uintptr(fd), uintptr(level), uintptr(option), uintptr(value), size, 0)
+	if errno != 0 {
+		return os.NewSyscallError("setsockopt", errno)
+	}
+	return nil
+}
+
+// watchEdges adds a descriptor to an epoll instance (epoll_ctl(2)).
+func watchEdges(epoll int, fd int32, events uint32, mark int32) error {
+	event := unix.EpollEvent{Events: events | unix.EPOLLET, Fd: fd, Pad: mark}
+	_, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_CTL, uintptr(epoll), unix.EPOLL_CTL_ADD, uintptr(fd), uintptr(unsafe.Pointer(&event)), 0, 0)
+	if errno != 0 {
+		return os.NewSyscallError("epoll_ctl", errno)
+	}
+	return nil
+}
 
 // accept takes a connection from a listening socket (accept4(2)).
 func accept(fd int32, room *sockaddr) (int32, netip.AddrPort, unix.Errno) {
