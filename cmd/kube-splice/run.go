@@ -55,15 +55,20 @@ func runProxy(ctx context.Context, env environment, o options) error {
 	log.Info("starting", "version", versionText(), "node", node, "services", place, "redirect", in.name, "listener ports kept", len(in.kept))
 	ob.events.started()
 	config := proxyConfig(o, in, both(ob.metrics.Record, records.record), log)
-	config.Trouble = ob.events.trouble
 	if config.Engine, err = relayEngine(o); err != nil {
 		return err
 	}
+	config.Trouble = ob.events.trouble
 	d := &daemon{proxy: proxy.New(config), rules: in.rules, pods: o.pods, observer: ob, period: o.syncPeriod, minPeriod: o.minSyncPeriod, log: log}
 	ob.metrics.Watch(d.proxy, records.log)
-	err = serve(ctx, env, o, d, from)
+	return d.serveAndDrain(ctx, env, o, from, in)
+}
+
+// serveAndDrain serves until ctx ends, then drains the proxy. The rules are ours no more by then.
+func (d *daemon) serveAndDrain(ctx context.Context, env environment, o options, from services, in *redirection) error {
+	err := serve(ctx, env, o, d, from)
 	in.close()
-	drain(env, d.proxy, o, log)
+	drain(env, d.proxy, o, d.log)
 	return err
 }
 
