@@ -24,6 +24,7 @@ type planned struct {
 	room      atomic.Bool // whether Reserve succeeds
 	short     chan error
 	connected atomic.Int64
+	limits    relay.Limits
 }
 
 // plan is a Session of planned.
@@ -71,7 +72,7 @@ func (s *plan) Next(failed error) (relay.Dial, error) {
 func (s *plan) Prepare(int) error { return nil }
 func (s *plan) Connected() relay.Limits {
 	s.handler.connected.Add(1)
-	return relay.Limits{}
+	return s.handler.limits
 }
 
 func (s *plan) Done(r relay.Result) {

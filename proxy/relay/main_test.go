@@ -66,7 +66,13 @@ type front struct {
 // closed, when the test ends.
 func newFront(t testing.TB, engine string, limits relay.Limits, prepare func(fd int) error) *front {
 	t.Helper()
-	f := &front{engine: engines[engine](), backend: listen(t), limits: limits, prepare: prepare, pairs: make(chan *session, 100)}
+	return newFrontOf(t, engines[engine](), limits, prepare)
+}
+
+// newFrontOf is newFront with an engine that is there.
+func newFrontOf(t testing.TB, engine relay.Engine, limits relay.Limits, prepare func(fd int) error) *front {
+	t.Helper()
+	f := &front{engine: engine, backend: listen(t), limits: limits, prepare: prepare, pairs: make(chan *session, 100)}
 	ln := listen(t)
 	f.address = ln.Addr().String()
 	l, err := f.engine.Listen(ln, f)

@@ -123,7 +123,7 @@ func (s *stream) thin() {
 // (tcp(7)): there it says that nothing has come, or that the end has. So copying is to say
 // whether that is true.
 func (s *stream) fill(src *end) unix.Errno {
-	n, errno := splice(src.fd, s.pipe.in, pipeSize)
+	n, errno := splice(src.fd, s.pipe.in, mostFilled)
 	switch {
 	case errno == unix.EAGAIN && src.exhaust, errno == 0 && n == 0:
 		s.bulk, s.run = false, 0

@@ -11,12 +11,11 @@ import (
 	"github.com/kube-splice/kube-splice/proxy/relay"
 )
 
-// newLoops starts loops, and ends them after the test.
+// newLoops starts loops, which the caller ends.
 func newLoops(t testing.TB, n int) *relay.Loops {
 	t.Helper()
 	e, err := relay.NewLoops(n)
 	check(t, err)
-	t.Cleanup(e.Close)
 	return e
 }
 
@@ -44,7 +43,7 @@ func TestAnEventForAClosedDescriptorIsNotItsNextOwners(t *testing.T) {
 	})
 	address, l := h.serve(t, e)
 	blocker, lb := holder.serve(t, e)
-	t.Cleanup(func() { l.Close(); lb.Close() })
+	t.Cleanup(func() { l.Close(); lb.Close(); e.Close() })
 
 	client, err := net.Dial("tcp", address)
 	check(t, err)
@@ -85,7 +84,7 @@ func TestOneHotListenerIsServedByAllLoops(t *testing.T) {
 			return relay.Dial{Backend: backend, Limit: 10 * time.Second}, nil
 		})
 		address, l := h.serve(t, e)
-		t.Cleanup(l.Close)
+		t.Cleanup(func() { l.Close(); e.Close() })
 
 		const stay = 1000
 		var clients []net.Conn
