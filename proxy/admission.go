@@ -8,6 +8,7 @@ import (
 
 	"github.com/gaissmai/bart"
 
+	"github.com/kube-splice/kube-splice/proxy/relay"
 	"github.com/kube-splice/kube-splice/service"
 )
 
@@ -68,8 +69,8 @@ var (
 func (c *connection) admit(fd int) (err error) {
 	if c.listener.proxy.cfg.Direct {
 		c.scope = c.front.directScope(c.listener.scope)
-		c.original, err = localAddress(fd)
-		return err
+		c.original = relay.LocalAddr(fd)
+		return nil
 	}
 	if c.original, err = originalDestination(fd, service.FamilyOf(c.client.Addr())); err != nil {
 		return fmt.Errorf("%w: %w", errDirect, err)

@@ -29,18 +29,6 @@ func originalDestination(fd int, family service.Family) (original netip.AddrPort
 	return original, os.NewSyscallError("getsockopt SO_ORIGINAL_DST", err)
 }
 
-// localAddress returns where a connection was accepted (getsockname(2)).
-func localAddress(fd int) (netip.AddrPort, error) {
-	sa, err := unix.Getsockname(fd)
-	switch sa := sa.(type) {
-	case *unix.SockaddrInet4:
-		return netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), uint16(sa.Port)), nil
-	case *unix.SockaddrInet6:
-		return netip.AddrPortFrom(netip.AddrFrom16(sa.Addr).Unmap(), uint16(sa.Port)), nil
-	}
-	return netip.AddrPort{}, os.NewSyscallError("getsockname", err)
-}
-
 // originalIPv4 reads the sockaddr_in that SO_ORIGINAL_DST returns. x/sys has no
 // getsockopt for it; an IPv6Mreq has the right size to carry its 16 bytes.
 func originalIPv4(fd int) (netip.AddrPort, error) {

@@ -203,11 +203,16 @@ func (c *Copier) try(session Session, d Dial) (*net.TCPConn, error) {
 		err := raw.Control(func(fd uintptr) { prepareErr = session.Prepare(int(fd)) })
 		return errors.Join(err, prepareErr)
 	}}
-	conn, err := dialer.DialTCP(ctx, "tcp", netip.AddrPort{}, d.Backend)
-	if err != nil && (errors.Is(err, os.ErrDeadlineExceeded) || ctx.Err() != nil) { // the socket's deadline may strike before ctx's
+	// DialTCP would bind(2) the socket, if only to no address. A port that bind has chosen is
+	// kept for one socket, TIME_WAIT included; connect(2) shares ports between backends.
+	conn, err := dialer.DialContext(ctx, "tcp", d.Backend.String())
+	if err == nil {
+		return conn.(*net.TCPConn), nil
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) || ctx.Err() != nil { // the socket's deadline may strike before ctx's
 		return nil, fmt.Errorf("%w after %v", ErrNoAnswer, d.Limit)
 	}
-	return conn, err
+	return nil, err
 }
 
 // reset closes a connection with RST. A FIN would look like an answer of no bytes.

@@ -114,6 +114,13 @@ func localAddr(fd int32, room *sockaddr) netip.AddrPort {
 	return addrPortOf(room)
 }
 
+// LocalAddr returns the address that a socket is bound to, the zero value if it cannot be
+// told. An IPv4-mapped one is returned as IPv4.
+func LocalAddr(fd int) netip.AddrPort {
+	var room sockaddr
+	return localAddr(int32(fd), &room)
+}
+
 // connect begins to connect a socket (connect(2)). EINPROGRESS is no failure.
 func connect(fd int32, to netip.AddrPort, room *sockaddr) unix.Errno {
 	size := uintptr(unix.SizeofSockaddrInet6)
