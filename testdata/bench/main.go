@@ -43,7 +43,7 @@ func main() {
 	proxyCores, endsCores := shareCores(runtime.NumCPU())
 	quick := flag.Bool("quick", false, "one round, of a fifth of the length")
 	flag.IntVar(&o.rounds, "rounds", 3, "how often each is measured")
-	flag.DurationVar(&o.length, "length", 2*time.Second, "how long each is measured")
+	flag.DurationVar(&o.length, "length", 1500*time.Millisecond, "how long each is measured")
 	flag.IntVar(&o.idle, "idle", 8000, "idle connections, where the limit on open files allows")
 	flag.StringVar(&o.proxies, "proxies", "direct,loop,copy,haproxy,nginx", "what is compared")
 	flag.StringVar(&o.rows, "rows", strings.Join(rowNames(), ","), "what is measured")

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bufio"
+	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -141,34 +143,58 @@ func (b *run) once(r row, p proxy) (s sample, err error) {
 		warm = load{mode: "new", connections: 32}
 		r.load.connections = b.idleConnections(p)
 	}
-	if err := b.client(at, warm, b.length/5).Run(); err != nil {
+	warmed, err := b.ask(at, warm, b.length/5)
+	if err != nil {
 		return s, err
 	}
+	if r.load.mode == "idle" {
+		time.Sleep(restful)
+	}
+	s, err = b.ask(at, r.load, b.length)
+	if r.logged && p.ours && err == nil {
+		at.stop()
+		err = b.checkLog(int(warmed.asks + s.asks))
+	}
+	return s, err
+}
+
+// restful is how long idle connections, and what those before them took, are left alone.
+const restful = time.Second
+
+// ask runs clients, and measures what the proxy takes meanwhile.
+func (b *run) ask(at place, l load, length time.Duration) (s sample, err error) {
 	before, backend := usageOf(at.proxy), usageOf(b.backend)
-	client := b.client(at, r.load, b.length)
-	out, err := client.StdoutPipe()
-	if err != nil {
-		return s, err
-	}
-	in, err := client.StdinPipe() // whose end ends idle clients
-	if err != nil {
+	client := b.client(at, l, length)
+	out, outErr := client.StdoutPipe()
+	in, inErr := client.StdinPipe() // whose end ends idle clients
+	if err := errors.Join(outErr, inErr); err != nil {
 		return s, err
 	}
 	if err := client.Start(); err != nil {
 		return s, err
 	}
 	_, scanErr := fmt.Fscan(bufio.NewReader(out), &s.asks, &s.seconds, &s.p50, &s.p99)
-	if r.load.mode == "idle" {
-		time.Sleep(time.Second) // idle is who was left alone
+	if l.mode == "idle" {
+		time.Sleep(restful)
 	}
 	s.take(before, usageOf(at.proxy))
 	s.endsCPU = usageOf(b.backend).cpu - backend.cpu + usageOf(client).cpu
-	s.bytes = s.asks * float64(r.load.up+r.load.down)
+	s.bytes = s.asks * float64(l.up+l.down)
 	_ = in.Close()
 	if err := client.Wait(); err != nil {
-		return s, err
+		return s, fmt.Errorf("clients: %w", err)
 	}
 	return s, scanErr
+}
+
+// checkLog returns an error unless the connection log has a line for every connection,
+// of which there were so many and those that waited for the proxy to serve.
+func (b *run) checkLog(connections int) error {
+	text, err := os.ReadFile(b.connectionLog())
+	if lines := bytes.Count(text, []byte("\n")); err == nil && lines < connections {
+		err = fmt.Errorf("the connection log has %d lines for %d connections", lines, connections)
+	}
+	return errors.Join(err, os.Remove(b.connectionLog()))
 }
 
 // idleConnections is how many of them the limit on open files allows a proxy, in
