@@ -57,26 +57,13 @@ endpoints: [{addresses: [%s]}]
 func kubeSplice(relay string) func(*run, string, bool) (*exec.Cmd, error) {
 	return func(b *run, backend string, logged bool) (*exec.Cmd, error) {
 		file := filepath.Join(b.dir, "manifest.yaml")
-		args := []string{"--redirect=none", "--hostname-override=bench", "--manifests=" + file,
+		args := []string{"--relay=" + relay, "--redirect=none", "--hostname-override=bench", "--manifests=" + file,
 			fmt.Sprintf("--proxy-port-range=%d-%d", proxyPort, proxyPort)}
-		if b.hasRelayFlag() {
-			args = append(args, "--relay="+relay)
-		} else if relay != "copy" {
-			return nil, errors.New("kube-splice has no flag --relay")
-		}
 		if logged {
 			args = append(args, "--connection-log=json", "--connection-log-file="+b.connectionLog())
 		}
-		cmd := command(b.proxyCores, b.kubeSplice, args...)
-		cmd.Stderr = nil // its log; what it cannot do, its clients will tell
-		return cmd, os.WriteFile(file, fmt.Appendf(nil, manifest, backendPort, backend), 0o644)
+		return command(b.proxyCores, b.kubeSplice, args...), os.WriteFile(file, fmt.Appendf(nil, manifest, backendPort, backend), 0o644)
 	}
-}
-
-// hasRelayFlag is for as long as there is a kube-splice without it.
-func (b *run) hasRelayFlag() bool {
-	help, _ := exec.Command(b.kubeSplice, "--help").Output()
-	return strings.Contains(string(help), "--relay")
 }
 
 func (b *run) connectionLog() string { return filepath.Join(b.dir, "connections") }
@@ -113,7 +100,7 @@ func haproxy(splicing ...string) func(*run, string, bool) (*exec.Cmd, error) {
 }
 
 // Of the sizes of nginx's buffer, 16k to 256k, this one cost least under every load.
-const nginxConf = `daemon off; worker_processes %d; pid %s/pid; error_log %s/errors;
+const nginxConf = `daemon off; user root; worker_processes %d; pid %s/pid; error_log %s/errors;
 load_module /usr/lib/nginx/modules/ngx_stream_module.so;
 worker_rlimit_nofile 18000;
 events { worker_connections 17500; }
@@ -138,17 +125,24 @@ type place struct {
 	proxy *exec.Cmd // nil: there is none
 	net   string
 	port  int
+	said  string // the file of what the proxy says
 }
 
 // start starts a proxy and waits until it serves.
 func (b *run) start(p proxy, logged bool) (at place, err error) {
 	b.started = b.started%250 + 1
-	at = place{net: fmt.Sprintf("10.%d.0.0", b.started), port: backendPort}
+	at = place{net: fmt.Sprintf("10.%d.0.0", b.started), port: backendPort, said: filepath.Join(b.dir, "said")}
+	said, err := os.Create(at.said)
+	if err != nil {
+		return at, err
+	}
+	defer said.Close()
 	if p.command != nil {
 		at.port = proxyPort
 		if at.proxy, err = p.command(b, fmt.Sprintf("10.%d.1.1", b.started), logged); err != nil {
 			return at, err
 		}
+		at.proxy.Stderr = said
 		if err := at.proxy.Start(); err != nil {
 			return at, err
 		}
@@ -161,8 +155,14 @@ func (b *run) start(p proxy, logged bool) (at place, err error) {
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
+	return at, at.failed(errors.New("it does not serve"))
+}
+
+// failed stops the proxy and adds what it said.
+func (at place) failed(err error) error {
 	at.stop()
-	return at, fmt.Errorf("%s does not serve", p.title)
+	text, _ := os.ReadFile(at.said)
+	return fmt.Errorf("%w\n%s", err, text)
 }
 
 // stop may be called again.

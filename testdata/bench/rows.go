@@ -145,14 +145,16 @@ func (b *run) once(r row, p proxy) (s sample, err error) {
 	}
 	warmed, err := b.ask(at, warm, b.length/5)
 	if err != nil {
-		return s, err
+		return s, at.failed(err)
 	}
 	if r.load.mode == "idle" {
 		time.Sleep(restful)
 	}
-	s, err = b.ask(at, r.load, b.length)
-	if r.logged && p.ours && err == nil {
-		at.stop()
+	if s, err = b.ask(at, r.load, b.length); err != nil {
+		return s, at.failed(err)
+	}
+	if r.logged && p.ours {
+		at.stop() // which writes what is still to be written
 		err = b.checkLog(int(warmed.asks + s.asks))
 	}
 	return s, err

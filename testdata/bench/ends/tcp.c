@@ -36,6 +36,7 @@
 #define CHECKED 8
 #define ADDRESSES 250
 #define MOST_ASKS (1 << 23)
+#define PATIENCE 20 /* seconds for answers that are late; then some bytes are lost */
 #define OPENING 32 /* connections that "idle" opens at a time */
 
 struct head {
@@ -318,11 +319,13 @@ int main(int argc, char **argv)
 	connections = atoi(argv[mode == IDLE ? 4 : 5]);
 	if (mode != IDLE)
 		seconds = atof(argv[4]), ask.up = atoll(argv[6]), ask.down = atoll(argv[7]);
+	alarm(seconds + PATIENCE);
 	took = malloc(MOST_ASKS * sizeof *took);
 	started = now();
 	for (int i = 0; i < connections && (mode != IDLE || i < OPENING); i++)
 		dial();
 	turns();
+	alarm(0);
 	report();
 	if (mode == IDLE)
 		while (read(0, data, sizeof data) > 0)
