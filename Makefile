@@ -64,7 +64,7 @@ fi; rm -f $$said
 endef
 
 .PHONY: bench
-bench: build bench-packages ## compare the cost of relaying TCP with HAProxy's and nginx's (6 minutes)
+bench: build bench-packages ## compare the cost of relaying TCP with HAProxy's and nginx's (5 minutes)
 	cd testdata/bench && go run . $(BENCHFLAGS)
 
 .PHONY: bench-udp

@@ -134,8 +134,8 @@ func (b *run) prepare() error {
 			return fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, out)
 		}
 	}
-	for file, value := range map[string]string{ // connections that are over keep their ports for a minute
-		"ip_local_port_range": "10000 65000",
+	for file, value := range map[string]string{ // connections that are over keep their ports for a minute; 10249 and 10256 are kube-splice's own
+		"ip_local_port_range": "11000 65000",
 		"tcp_tw_reuse":        "1",
 		"tcp_max_tw_buckets":  "2000000",
 	} {
