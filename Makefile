@@ -7,13 +7,14 @@ SUDO  := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # Debian packages: what the demo needs, and what the tests drive besides.
 DEMO_PACKAGES := iptables iproute2
 TEST_PACKAGES := $(DEMO_PACKAGES) nftables conntrack socat strace util-linux procps gcc libc6-dev
-BENCH_PACKAGES := nginx libnginx-mod-stream gcc libc6-dev
+BENCH_PACKAGES := haproxy nginx libnginx-mod-stream iproute2 util-linux gcc libc6-dev
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # What the tests are called whose outcome is the relay engine's.
 CONNECTION_TESTS := Sending|HalfClosed|Reset|EndpointThat|Dials|BytesSent|ReadyEndpoints|Vanished|Keepalive|Probes|Shortage|IdleTimeout|Terminated|KilledProgram|LineForEveryEnd
 FUZZTIME ?= 30s
 CHURN ?= 60s
+BENCHFLAGS ?=
 
 .PHONY: help
 help: ## print this
@@ -67,12 +68,16 @@ fi; rm -f $$said
 endef
 
 .PHONY: bench
-bench: ## run the benchmarks of the balancer, the listeners and the rules
-	go test -run '^$$' -bench . -benchmem ./balancer ./proxy ./redirect
+bench: build bench-packages ## compare the cost of relaying TCP with HAProxy's and nginx's (5 minutes)
+	cd testdata/bench && go run . $(BENCHFLAGS)
 
 .PHONY: bench-udp
 bench-udp: bench-packages ## compare the cost of relaying UDP with nginx's
 	cd testdata/bench-udp && go run .
+
+.PHONY: bench-go
+bench-go: ## run the benchmarks of the balancer, the listeners and the rules
+	go test -run '^$$' -bench . -benchmem ./balancer ./proxy ./redirect
 
 .PHONY: lint
 lint: ## gofmt, go vet, staticcheck
