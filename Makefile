@@ -7,7 +7,7 @@ SUDO  := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # Debian packages: what the demo needs, and what the tests drive besides.
 DEMO_PACKAGES := iptables iproute2
 TEST_PACKAGES := $(DEMO_PACKAGES) nftables conntrack socat strace util-linux procps gcc libc6-dev
-BENCH_PACKAGES := nginx libnginx-mod-stream gcc libc6-dev
+BENCH_PACKAGES := $(DEMO_PACKAGES) nginx libnginx-mod-stream gcc libc6-dev
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 FUZZTIME ?= 30s
@@ -67,7 +67,7 @@ bench: ## run the benchmarks of the balancer, the listeners and the rules
 	go test -run '^$$' -bench . -benchmem ./balancer ./proxy ./redirect
 
 .PHONY: bench-udp
-bench-udp: bench-packages ## compare the cost of relaying UDP with nginx's
+bench-udp: build bench-packages ## compare the cost of relaying UDP with nginx's (8 minutes)
 	cd testdata/bench-udp && go run .
 
 .PHONY: lint
