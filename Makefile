@@ -7,7 +7,7 @@ SUDO  := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # Debian packages: what the demo needs, and what the tests drive besides.
 DEMO_PACKAGES := iptables iproute2
 TEST_PACKAGES := $(DEMO_PACKAGES) nftables conntrack socat strace util-linux procps gcc libc6-dev
-BENCH_PACKAGES := haproxy nginx libnginx-mod-stream iproute2 util-linux gcc libc6-dev
+BENCH_PACKAGES := $(DEMO_PACKAGES) haproxy nginx libnginx-mod-stream util-linux gcc libc6-dev
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # What the tests are called whose outcome is the relay engine's.
@@ -72,7 +72,7 @@ bench: build bench-packages ## compare the cost of relaying TCP with HAProxy's a
 	cd testdata/bench && go run . $(BENCHFLAGS)
 
 .PHONY: bench-udp
-bench-udp: bench-packages ## compare the cost of relaying UDP with nginx's
+bench-udp: build bench-packages ## compare the cost of relaying UDP with nginx's (8 minutes)
 	cd testdata/bench-udp && go run .
 
 .PHONY: bench-go

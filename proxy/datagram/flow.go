@@ -23,7 +23,8 @@ type flow struct {
 	// that one's size. See Loop.resend.
 	resent   uint8
 	lastSize uint16
-	apart    bool // the kernel could not cut joined datagrams on its way
+	apart    bool  // the kernel could not cut joined datagrams on its way
+	expected uint8 // how many datagrams to receive next; 0: one. See flow.expect
 
 	started, used int64 // on the Loop's clock
 	up, down      int64

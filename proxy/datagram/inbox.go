@@ -27,7 +27,9 @@ type datagram struct {
 	ancillary
 }
 
-func newInbox(slots, size int) *inbox {
+// newInbox makes an inbox with so many slots of that size. One that is not named does
+// not learn who sent what it receives, which spares the kernel the trouble.
+func newInbox(slots, size int, named bool) *inbox {
 	b := &inbox{
 		msgs: make([]mmsghdr, slots), iovs: make([]unix.Iovec, slots),
 		names: make([][nameSize]byte, slots), control: make([][controlSize]byte, slots),
@@ -38,19 +40,25 @@ func newInbox(slots, size int) *inbox {
 		b.iovs[i].SetLen(size)
 		b.msgs[i].Iov = &b.iovs[i]
 		b.msgs[i].SetIovlen(1)
-		b.msgs[i].Name = &b.names[i][0]
+		if named {
+			b.msgs[i].Name = &b.names[i][0]
+		}
 		b.msgs[i].Control = &b.control[i][0]
 	}
 	return b
 }
 
-// receive fills the slots from first on and returns how many were filled.
-func (b *inbox) receive(fd, first, flags int) (int, error) {
-	for i := first; i < len(b.msgs); i++ { // the kernel has written over these
-		b.msgs[i].Namelen = nameSize
+// receive fills the slots from first on, most of them at the most, and returns how many
+// were filled.
+func (b *inbox) receive(fd, first, most, flags int) (int, error) {
+	end := min(first+most, len(b.msgs))
+	for i := first; i < end; i++ { // the kernel has written over these:
+		if b.msgs[i].Name != nil {
+			b.msgs[i].Namelen = nameSize
+		}
 		b.msgs[i].SetControllen(controlSize)
 	}
-	return recvmmsg(fd, b.msgs[first:], flags)
+	return recvmmsg(fd, b.msgs[first:end], flags)
 }
 
 func (b *inbox) at(i int) datagram {

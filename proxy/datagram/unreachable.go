@@ -41,7 +41,7 @@ func (l *Loop) hearErrors(f *flow) bool {
 func (l *Loop) readErrors(f *flow) (quoted [][]byte, last error) {
 	in := l.fromErrors
 	for range mostTries { // a flood of errors is to hold up nobody
-		got, err := in.receive(int(f.fd), 0, unix.MSG_ERRQUEUE)
+		got, err := in.receive(int(f.fd), 0, mostQuoted, unix.MSG_ERRQUEUE)
 		if err != nil {
 			break
 		}

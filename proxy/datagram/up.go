@@ -12,7 +12,7 @@ import (
 // each flow in their order.
 func (l *Loop) receive(n *Listener) {
 	in := l.fromClients
-	got, err := in.receive(n.fd, 0, 0)
+	got, err := in.receive(n.fd, 0, batch, 0)
 	if err != nil {
 		if !errors.Is(err, unix.EAGAIN) {
 			l.counts.receiveFail.Add(1)

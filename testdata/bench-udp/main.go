@@ -1,25 +1,22 @@
-// Command bench-udp measures what relaying UDP costs: kube-splice's datagram engine and
-// nginx's stream module, side by side between the same two ends, in a network of
-// their own. It prints round trips per second of the proxy's processor time, in rounds
-// that take turns, so that a busy machine is as unfair to the one as to the other.
+// Command bench-udp measures what relaying UDP costs: kube-splice and nginx's stream
+// module, side by side between the same two ends, first the datagram engine alone over
+// loopback, then the whole program between pods (pods.go). It prints round trips per
+// second of the proxy's processor time, in rounds that take turns, so that a busy
+// machine is as unfair to the one as to the other.
 //
-// It needs nginx with libnginx-mod-stream, and gcc.
+// It needs bin/kube-splice, nginx with libnginx-mod-stream, iptables, ip and gcc.
 package main
 
 import (
-	"bufio"
-	"errors"
 	"flag"
 	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
-	"slices"
-	"strconv"
-	"strings"
-	"syscall"
+
 	"time"
 
 	"github.com/kube-splice/kube-splice/lab"
@@ -28,18 +25,25 @@ import (
 
 const (
 	echoPort, nginxPort, ourPort = 7000, 7002, 7003
-	idle                         = 10 * time.Second
+
+	idle      = 5 * time.Second
+	mostFlows = 9_000 // at once; each takes a descriptor, and kube-splice keeps half of them for TCP
 )
 
 func main() {
 	rounds := flag.Int("rounds", 3, "how often each is measured")
-	seconds := flag.Int("seconds", 3, "how long each is measured")
+	seconds := flag.Int("seconds", 2, "how long each is measured")
+	rows := flag.String("rows", "", "regular expression: measure only the rows it matches")
 	flag.Parse()
-	err := error(nil)
-	if flag.Arg(0) == "proxy" {
+	wanted, err := regexp.Compile(*rows)
+	switch {
+	case err != nil:
+	case flag.Arg(0) == "proxy":
 		err = serve()
-	} else if err = lab.Isolate(); err == nil {
-		err = bench(*rounds, *seconds)
+	default:
+		if err = lab.Isolate(); err == nil {
+			err = bench(&run{rounds: *rounds, seconds: *seconds, wanted: wanted})
+		}
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench-udp:", err)
@@ -74,192 +78,89 @@ func serve() error {
 	select {}
 }
 
-// proxy is one of those compared.
-type proxy struct {
-	name string
-	port int
-	cmd  *exec.Cmd
-}
-
-func bench(rounds, seconds int) error {
+func bench(b *run) (err error) {
 	runtime.LockOSThread() // what is started ends with the thread that started it
-	dir, err := os.MkdirTemp("", "bench-udp")
-	if err != nil {
+	if b.dir, err = os.MkdirTemp("", "bench-udp"); err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
-	if out, err := exec.Command("gcc", "-O2", "-o", filepath.Join(dir, "udp"), "ends/udp.c", "-lpthread").CombinedOutput(); err != nil {
+	defer os.RemoveAll(b.dir)
+	if out, err := exec.Command("gcc", "-O2", "-o", filepath.Join(b.dir, "udp"), "ends/udp.c", "-lpthread").CombinedOutput(); err != nil {
 		return fmt.Errorf("compile ends/udp.c: %w: %s", err, out)
 	}
-	conf := fmt.Sprintf(nginxConf, dir, dir, nginxPort, echoPort, int(idle.Seconds()))
-	err = errors.Join(os.WriteFile(filepath.Join(dir, "nginx.conf"), []byte(conf), 0o644),
-		// Every flow and every question takes a port.
-		os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", []byte("10000 65000"), 0))
+	defer b.stop()
+	if err := b.overLoopback(); err != nil {
+		return err
+	}
+	return b.betweenPods()
+}
+
+// overLoopback compares the engine alone, with one listener and one endpoint.
+func (b *run) overLoopback() error {
+	// Every flow and every question takes a port.
+	if err := os.WriteFile(portRange, []byte(ports), 0); err != nil {
+		return err
+	}
+	at := func(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }
+	if _, err := b.start(b.program("echo", at(echoPort))); err != nil {
+		return err
+	}
+	nginx, err := b.startNginx("", at(nginxPort), at(echoPort))
 	if err != nil {
 		return err
 	}
-	b := &run{dir: dir, rounds: rounds, seconds: seconds}
-	defer b.stop()
-	b.start(b.program("echo", echoPort))
-	nginx := b.start(exec.Command("nginx", "-c", filepath.Join(dir, "nginx.conf")))
-	ours := b.start(exec.Command("/proc/self/exe", "proxy"))
-	time.Sleep(time.Second)
-	b.proxies = []proxy{{"nginx", nginxPort, nginx}, {"kube-splice", ourPort, ours}}
-	return b.measure()
-}
-
-const nginxConf = `daemon off; worker_processes 1; pid %s/pid; error_log %s/errors;
-load_module /usr/lib/nginx/modules/ngx_stream_module.so;
-worker_rlimit_nofile 20000;
-events { worker_connections 20000; }
-stream { server { listen 127.0.0.1:%d udp rcvbuf=8m sndbuf=8m; proxy_pass 127.0.0.1:%d; proxy_timeout %ds; } }
-`
-
-// run is one run of the benchmark.
-type run struct {
-	dir             string
-	rounds, seconds int
-	proxies         []proxy
-	started         []*exec.Cmd
-}
-
-func (b *run) program(args ...any) *exec.Cmd {
-	var text []string
-	for _, a := range args {
-		text = append(text, fmt.Sprint(a))
+	ours, err := b.start(exec.Command("/proc/self/exe", "proxy"))
+	if err != nil {
+		return err
 	}
-	return exec.Command(filepath.Join(b.dir, "udp"), text...)
-}
-
-func (b *run) start(cmd *exec.Cmd) *exec.Cmd {
-	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
-	if err := cmd.Start(); err != nil {
-		fmt.Fprintln(os.Stderr, "bench-udp:", err)
-		os.Exit(1)
+	b.proxies = []proxy{{"nginx", at(nginxPort), nginx}, {"kube-splice", at(ourPort), ours}}
+	if err := b.ready(); err != nil {
+		return err
 	}
-	b.started = append(b.started, cmd)
-	return cmd
-}
-
-func (b *run) stop() {
-	for _, cmd := range b.started {
-		_ = cmd.Process.Signal(os.Interrupt)
-		_ = cmd.Wait()
-	}
-}
-
-// measure prints a line for each load and proxy.
-func (b *run) measure() error {
 	if err := b.memory(5000); err != nil { // first: later, freed memory would be used again
 		return err
 	}
-	fmt.Printf("%-32s %-12s %10s %22s %8s\n", "", "", "per CPU-s", "of rounds", "lost")
-	for _, rate := range []int{20_000, 0} {
+	fmt.Printf("%-40s %-12s %10s %22s %8s\n", "", "", "per CPU-s", "of rounds", "lost")
+	return b.measure(loads)
+}
+
+const portRange, ports = "/proc/sys/net/ipv4/ip_local_port_range", "10000 65000"
+
+// startNginx starts nginx in a network namespace ("": this one).
+func (b *run) startNginx(namespace, listen, backend string) (*exec.Cmd, error) {
+	path := filepath.Join(b.dir, "nginx"+namespace)
+	conf := fmt.Sprintf(nginxConf, path, path, listen, backend, int(idle.Seconds()))
+	if err := os.WriteFile(path, []byte(conf), 0o644); err != nil {
+		return nil, err
+	}
+	return b.start(in(namespace, exec.Command("nginx", "-c", path)))
+}
+
+const nginxConf = `daemon off; worker_processes 1; pid %s.pid; error_log %s.errors;
+load_module /usr/lib/nginx/modules/ngx_stream_module.so;
+worker_rlimit_nofile 20000;
+events { worker_connections 40000; }
+stream { server { listen %s udp rcvbuf=8m sndbuf=8m; proxy_pass %s; proxy_timeout %ds; } }
+`
+
+// load is what one row measures.
+type load struct {
+	what string
+	args []any // of ends/udp.c; SECONDS is put in
+}
+
+// loads are the rows of the table.
+var loads = func() (all []load) {
+	for _, pace := range []struct {
+		name string
+		rate int
+	}{{"20,000/s", 20_000}, {"flooded", 0}} {
 		for _, flows := range []int{1, 1000} {
 			for _, size := range []int{64, 1200} {
-				what := fmt.Sprintf("%d flows, %d bytes, 20,000/s", flows, size)
-				if rate == 0 {
-					what = fmt.Sprintf("%d flows, %d bytes, flooded", flows, size)
-				}
-				if err := b.compare(what, "load", rate, flows, size); err != nil {
-					return err
-				}
+				all = append(all, load{fmt.Sprintf("%d flows, %d bytes, %s", flows, size, pace.name), []any{"load", pace.rate, flows, size}})
 			}
 		}
 	}
-	if err := b.compare("new flows, one by one", "new", 2000, 1); err != nil {
-		return err
-	}
-	return b.compare("new flows, 8 at a time", "new", 0, 8)
-}
-
-// compare measures one load at every proxy, in turns.
-func (b *run) compare(what, mode string, args ...any) error {
-	rates, lost := make([][]float64, len(b.proxies)), make([]float64, len(b.proxies))
-	for range b.rounds {
-		for i, p := range b.proxies {
-			before := cpu(p.cmd.Process.Pid)
-			out, err := b.program(append([]any{mode, p.port, b.seconds}, args...)...).Output()
-			if err != nil {
-				return err
-			}
-			used := cpu(p.cmd.Process.Pid) - before
-			var sent, answered, took float64
-			if _, err := fmt.Sscan(string(out), &sent, &answered, &took); err != nil {
-				return err
-			}
-			rates[i] = append(rates[i], answered/used.Seconds())
-			lost[i] += (1 - answered/sent) / float64(b.rounds)
-			if mode == "new" {
-				time.Sleep(idle + time.Second) // until its flows are gone
-			}
-		}
-	}
-	for i, p := range b.proxies {
-		slices.Sort(rates[i])
-		fmt.Printf("%-32s %-12s %10.0f %10.0f to %8.0f %7.1f%%\n", what, p.name, rates[i][len(rates[i])/2], rates[i][0], rates[i][len(rates[i])-1], 100*lost[i])
-	}
-	return nil
-}
-
-// memory prints the resident memory of an idle flow.
-func (b *run) memory(flows int) error {
-	for _, p := range b.proxies {
-		if err := b.program("new", p.port, 1, 500, 1).Run(); err != nil { // which fills what they keep anyway
-			return err
-		}
-		time.Sleep(idle + time.Second)
-		before := resident(p.cmd.Process.Pid)
-		client := b.program("idle", p.port, flows)
-		out, err := client.StdoutPipe()
-		if err != nil {
-			return err
-		}
-		b.start(client)
-		if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
-			return err
-		}
-		fmt.Printf("%-32s %-12s %8d B\n", "resident memory, an idle flow", p.name, (resident(p.cmd.Process.Pid)-before)/flows)
-	}
-	return nil
-}
-
-// family returns a process and its children.
-func family(pid int) []int {
-	all := []int{pid}
-	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
-	for _, file := range files {
-		text, _ := os.ReadFile(file)
-		for _, child := range strings.Fields(string(text)) {
-			id, _ := strconv.Atoi(child)
-			all = append(all, family(id)...)
-		}
-	}
-	return all
-}
-
-// cpu returns the processor time a process and its children have used.
-func cpu(pid int) (used time.Duration) {
-	for _, id := range family(pid) {
-		files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", id))
-		for _, file := range files {
-			var nanoseconds int64
-			text, _ := os.ReadFile(file)
-			_, _ = fmt.Sscan(string(text), &nanoseconds)
-			used += time.Duration(nanoseconds)
-		}
-	}
-	return used
-}
-
-// resident returns their resident memory, in bytes.
-func resident(pid int) (bytes int) {
-	for _, id := range family(pid) {
-		var size, pages int
-		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/statm", id))
-		_, _ = fmt.Sscan(string(text), &size, &pages)
-		bytes += pages * os.Getpagesize()
-	}
-	return bytes
-}
+	return append(all,
+		load{"new flows, one by one", []any{"new", 2000, 1, mostFlows}},
+		load{"new flows, 8 at a time", []any{"new", 0, 8, mostFlows}})
+}()

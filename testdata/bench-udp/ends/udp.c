@@ -1,12 +1,13 @@
 /*
  * The two ends of the UDP benchmark, in C so that they cost little.
  *
- *   udp echo PORT                            answers every datagram with itself
- *   udp load PORT SECONDS RATE FLOWS SIZE    asks from FLOWS sockets; RATE 0: as fast as it can
- *   udp new  PORT SECONDS RATE ASKERS        asks each question from a new port, ASKERS at a time
- *   udp idle PORT FLOWS                      asks once from each of FLOWS ports, and waits
+ *   udp echo AT                           answers every datagram with itself
+ *   udp load TO SECONDS RATE FLOWS SIZE   asks from FLOWS sockets; RATE 0: as fast as it can
+ *   udp new  TO SECONDS RATE ASKERS MOST  asks each question from a new port, ASKERS at a time,
+ *                                         until SECONDS are over or MOST are asked
+ *   udp idle TO FLOWS                     asks once from each of FLOWS ports, and waits
  *
- * Each prints "sent answered seconds".
+ * AT and TO are ADDRESS:PORT. Each prints "sent answered seconds".
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -25,7 +26,7 @@
 static char payload[LONGEST];
 static struct sockaddr_in server;
 static double seconds, started;
-static int rate, flows, askers, size;
+static int rate, flows, askers, size, most;
 static volatile int stopped;
 static volatile long sent, answered;
 
@@ -144,7 +145,7 @@ static int question(void)
 
 static void *ask(void *arg)
 {
-	while (now() - started < seconds)
+	while (now() - started < seconds && sent < most)
 		if (due(1) > 0)
 			close(question());
 	return arg;
@@ -167,8 +168,12 @@ int main(int argc, char **argv)
 	int arg[7] = {0};
 	for (int i = 2; i < argc && i < 7; i++)
 		arg[i] = atoi(argv[i]);
-	server = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(arg[2]), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	seconds = arg[3], rate = arg[4], flows = askers = arg[5], size = arg[6];
+	char address[16];
+	unsigned short port;
+	if (sscanf(argv[2], "%15[0-9.]:%hu", address, &port) != 2)
+		return 2;
+	server = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = inet_addr(address)};
+	seconds = arg[3], rate = arg[4], flows = askers = arg[5], size = most = arg[6];
 	started = now();
 	if (!strcmp(argv[1], "echo"))
 		echo();
