@@ -14,7 +14,11 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 CONNECTION_TESTS := Sending|HalfClosed|Reset|EndpointThat|Dials|BytesSent|ReadyEndpoints|Vanished|Keepalive|Probes|Shortage|IdleTimeout|Terminated|KilledProgram|LineForEveryEnd
 FUZZTIME ?= 30s
 CHURN ?= 60s
+<<<<<<< HEAD
 BENCHFLAGS ?=
+=======
+SOAK ?= 10m
+>>>>>>> engtests
 
 .PHONY: help
 help: ## print this
@@ -41,6 +45,10 @@ test-cluster: bin/controlplane test-packages ## run the tests against a real API
 .PHONY: churn
 churn: test-packages ## send 5,000 new UDP clients a second through the proxy for CHURN (60s)
 	KUBE_SPLICE_CHURN=$(CHURN) go test -count 1 -v -run '^TestUDPClientsThatComeAndGoLeaveNothingBehind$$' ./cmd/kube-splice
+
+.PHONY: soak
+soak: test-packages ## put mixed load on the relay engines for SOAK (10m) each
+	KUBE_SPLICE_SOAK=$(SOAK) go test -race -count 1 -v -timeout 24h -run '^TestSoak$$' ./proxy/relay
 
 # A Kubernetes control plane for tests. Its first build compiles 2,200 packages;
 # later ones link only.

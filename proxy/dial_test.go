@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -287,5 +288,23 @@ func TestIdleTimeoutOfAServiceEndsItsIdleConnections(t *testing.T) {
 	connect(t, r.open(p)[0]).roundTrip(t)
 	if rec := r.record(); rec.Close != proxy.IdleLimit || rec.Up != 6 {
 		t.Errorf("record %+v, want idle after 6 bytes", rec)
+	}
+}
+
+// A port given by bind(2) would be one socket's alone, also after it is closed.
+func TestConnectionsToDifferentEndpointsShareLocalPorts(t *testing.T) {
+	const file = "/proc/sys/net/ipv4/ip_local_port_range"
+	a, _ := echo(t, "a", "10.88.0.11:0")
+	b, _ := echo(t, "b", "10.88.0.12:0")
+	r := newRig(t)
+	at := r.open(newPort("web", a, b))[0]
+	before, err := os.ReadFile(file)
+	check(t, err)
+	check(t, os.WriteFile(file, []byte("61000 61019"), 0o600))
+	t.Cleanup(func() { check(t, os.WriteFile(file, before, 0o600)) })
+	for range 18 { // each of which takes one of the 20 ports for its own connection
+		c := connect(t, at)
+		t.Cleanup(func() { _ = c.Close() })
+		c.roundTrip(t)
 	}
 }

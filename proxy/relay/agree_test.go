@@ -74,6 +74,8 @@ func play(t testing.TB, engine string, steps []byte) outcome {
 	a := &peer{TCPConn: pair.client, t: t, urgent: -1, out: rand.NewChaCha8([32]byte{1}), in: rand.NewChaCha8([32]byte{2})}
 	b := &peer{TCPConn: pair.backend, t: t, urgent: -1, out: rand.NewChaCha8([32]byte{2}), in: rand.NewChaCha8([32]byte{1})}
 	a.other, b.other = b, a
+	a.write(1) // nothing is sure until the engine has reached the backend
+	b.read(1)
 	var first, reset *peer // the first to send FIN, who reset
 	var surely bool        // first is known to the engine as the first
 	for i := 0; i+1 < len(steps) && reset == nil && !(a.fin && b.fin); i++ {
@@ -120,9 +122,9 @@ func (p *peer) step(op byte, size int64) bool {
 		if p.other.small {
 			n = min(n, 8<<10)
 		}
-		done := make(chan struct{})
+		all, done := p.other.unread()+n, make(chan struct{})
 		go func() { defer close(done); p.write(n) }()
-		p.other.read(p.other.unread() + n)
+		p.other.read(all)
 		<-done
 	case op == 'f' && writes && p.urgent < 0 && !p.other.small: // until nothing goes any more
 		p.flooded = true

@@ -91,11 +91,12 @@ func (e *end) note(events uint32) {
 	}
 }
 
-// notice learns of the end of a side that cannot be read from at present, because the
-// other takes nothing. An error alone may be a notice about a packet (SO_TIMESTAMPING,
-// socket(7)), so the connection's state decides.
+// notice learns of the end of a side that is not read from: because the other takes nothing
+// at present, or because its FIN has been read, and a reset comes after that. An error alone
+// may be a notice about a packet (SO_TIMESTAMPING, socket(7)), so the connection's state
+// decides.
 func (p *pair) notice(e *end, events uint32) {
-	if p.state != relaying || e.finished {
+	if p.state != relaying {
 		return
 	}
 	if events&(unix.EPOLLERR|unix.EPOLLHUP) != 0 && tcpState(e.fd) == tcpClose && (events&unix.EPOLLERR != 0 || !e.shut) {

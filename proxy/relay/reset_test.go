@@ -116,6 +116,18 @@ func TestResetAfterHalfCloseIsStillAReset(t *testing.T) {
 	})
 }
 
+// Nobody reads any more from a side whose FIN was read.
+func TestResetAfterItsOwnHalfCloseIsStillAReset(t *testing.T) {
+	onEveryEngine(t, relay.Limits{}, func(t *testing.T, p *pair) {
+		send(t, p.client, 1)
+		check(t, p.client.CloseWrite())
+		_, err := drain(t, p.backend)
+		check(t, err)
+		abort(t, p.client)
+		p.wantCause(t, relay.ClientReset)
+	})
+}
+
 // Nobody reads from the side that resets while the other one takes nothing.
 func TestResetIsNoticedWhileTheOtherSideHangs(t *testing.T) {
 	sides := map[string]struct {

@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"io"
+	"net"
 	"slices"
 	"testing"
 	"time"
@@ -29,22 +30,27 @@ func BenchmarkBulk(b *testing.B) {
 	}
 }
 
-// BenchmarkExchange is a request of a byte, and its answer, on one loop: alone, and beside
-// connections that pass bulk data as fast as they can.
+// BenchmarkExchange is a request of a byte, and its answer, on one loop: alone, beside
+// connections that pass bulk data as fast as they can, and beside one that does so without
+// the engine, which takes as much of the processors.
 func BenchmarkExchange(b *testing.B) {
-	for name, bulk := range map[string]int{"alone": 0, "beside one bulk": 1, "beside four bulk": 4} {
-		b.Run(name, func(b *testing.B) {
+	for _, beside := range []struct {
+		name         string
+		bulk, direct int
+	}{{"alone", 0, 0}, {"beside one bulk", 1, 0}, {"beside four bulk", 4, 0}, {"beside one bulk that is not relayed", 0, 1}} {
+		b.Run(beside.name, func(b *testing.B) {
 			front := newFrontOf(b, newLoops(b, 1), relay.Limits{}, nil)
-			for range bulk {
+			for range beside.bulk {
 				p := front.pair(b)
-				go func() {
-					for {
-						if _, err := p.backend.Write(offered[:]); err != nil {
-							return
-						}
-					}
-				}()
-				go func() { _, _ = io.Copy(io.Discard, struct{ io.Reader }{p.client}) }()
+				pour(p.backend, p.client)
+			}
+			for range beside.direct {
+				to, err := net.Dial("tcp", front.backend.Addr().String())
+				check(b, err)
+				from, err := front.backend.Accept()
+				check(b, err)
+				b.Cleanup(func() { _ = to.Close(); _ = from.Close() })
+				pour(from, to)
 			}
 			p := front.pair(b)
 			var took []time.Duration
@@ -58,4 +64,16 @@ func BenchmarkExchange(b *testing.B) {
 			b.ReportMetric(float64(took[len(took)*99/100])/1e3, "p99-µs")
 		})
 	}
+}
+
+// pour writes and reads until the connection ends.
+func pour(from, to net.Conn) {
+	go func() {
+		for {
+			if _, err := from.Write(offered[:]); err != nil {
+				return
+			}
+		}
+	}()
+	go func() { _, _ = io.Copy(io.Discard, struct{ io.Reader }{to}) }()
 }

@@ -2,11 +2,15 @@ package relay_test
 
 import (
 	"errors"
+	"io"
 	"net"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/kube-splice/kube-splice/proxy/relay"
 )
@@ -134,4 +138,72 @@ func wantSpread(t testing.TB, e *relay.Loops, all int) {
 	if least, most := slices.Min(counts), slices.Max(counts); most-least > 4+most/8 {
 		t.Errorf("%d connections are spread as %v", all, counts)
 	}
+}
+
+// While a loop is held, bulk data piles up and then a client comes. The client's turn comes
+// when a bounded part of that has passed, not all of it.
+func TestBulkDataWaitsForOthersAfterItsShare(t *testing.T) {
+	e, none := newLoops(t, 1), errors.New("none")
+	front := newFrontOf(t, e, relay.Limits{}, nil)
+	bulk := front.pair(t)
+	check(t, bulk.client.SetReadBuffer(8<<20))
+	check(t, bulk.backend.SetWriteBuffer(8<<20))
+	go func() { _, _ = io.Copy(io.Discard, struct{ io.Reader }{bulk.client}) }()
+	send(t, bulk.backend, 64<<20) // the kernel grows its buffers
+	waitSent(t, bulk.backend)
+
+	var passed atomic.Int64
+	h := newPlanned(func(int, error) (relay.Dial, error) {
+		passed.Store(received(t, bulk.client))
+		return relay.Dial{}, none
+	})
+	held, hold := make(chan struct{}), make(chan struct{})
+	holder := newPlanned(func(int, error) (relay.Dial, error) {
+		close(held)
+		<-hold
+		return relay.Dial{}, none
+	})
+	address, l := h.serve(t, e)
+	blocker, lb := holder.serve(t, e)
+	var visits sync.WaitGroup
+	visits.Go(func() { visit(t, blocker) })
+	<-held
+	check(t, bulk.backend.SetWriteDeadline(time.Now().Add(300*time.Millisecond)))
+	flood(bulk.backend)
+	before := received(t, bulk.client)
+	stuck := pending(t, bulk.backend)
+	visits.Go(func() { visit(t, address) })
+	within(t, 10*time.Second, "the client is in the listener's queue", func() bool { return waits(t, l) })
+	close(hold)
+	_, _ = h.end(t)
+	share := passed.Load() - before
+	t.Logf("%d KiB passed before the client's turn; %d more waited with the backend alone", share>>10, stuck)
+	if share == 0 || share > 1<<20 {
+		t.Errorf("%d bytes passed before the client's turn, want some, and 1 MiB at most", share)
+	}
+	visits.Wait()
+	l.Close()
+	lb.Close()
+}
+
+// received returns how many bytes have come to a socket.
+func received(t testing.TB, c *net.TCPConn) (n int64) {
+	raw, err := c.SyscallConn()
+	check(t, err)
+	check(t, raw.Control(func(fd uintptr) {
+		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		check(t, err)
+		n = int64(info.Bytes_received)
+	}))
+	return n
+}
+
+// waits says whether a client waits to be accepted.
+func waits(t testing.TB, l relay.Listener) (is bool) {
+	check(t, l.Control(func(fd int) error {
+		info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		is = err == nil && info.Unacked > 0 // of a listener: the length of its queue
+		return err
+	}))
+	return is
 }
