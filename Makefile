@@ -14,11 +14,8 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 CONNECTION_TESTS := Sending|HalfClosed|Reset|EndpointThat|Dials|BytesSent|ReadyEndpoints|Vanished|Keepalive|Probes|Shortage|IdleTimeout|Terminated|KilledProgram|LineForEveryEnd
 FUZZTIME ?= 30s
 CHURN ?= 60s
-<<<<<<< HEAD
-BENCHFLAGS ?=
-=======
 SOAK ?= 10m
->>>>>>> engtests
+BENCHFLAGS ?=
 
 .PHONY: help
 help: ## print this
