@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -81,9 +82,27 @@ func changeAddress(change func(netlink.Link, *netlink.Addr) error, link, cidr st
 		return err
 	}
 	if addr.IP.To4() == nil {
-		addr.Flags = unix.IFA_F_NODAD // else it cannot be used at once
+		addr.Flags = unix.IFA_F_NODAD // else it cannot be used for a second
 	}
-	return change(l, addr)
+	if err := change(l, addr); err != nil {
+		return err
+	}
+	return awaitUsable(l)
+}
+
+// awaitUsable waits until no address of a link is tentative: one of IPv6 is, for a moment,
+// even without duplicate address detection.
+func awaitUsable(l netlink.Link) error {
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		addrs, err := netlink.AddrList(l, netlink.FAMILY_V6)
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(addrs, func(a netlink.Addr) bool { return a.Flags&unix.IFA_F_TENTATIVE != 0 }) {
+			return nil
+		}
+	}
+	return errors.New("an address stays tentative")
 }
 
 func check(t testing.TB, err error) {
