@@ -157,21 +157,27 @@ func (w *wiring) raise(name string, l netlink.Link, addrs []netip.Prefix) error 
 func (w *wiring) settle() error {
 	deadline := time.Now().Add(10 * time.Second)
 	for name, h := range w.handles {
-		for {
-			unready, err := firstUnready(h)
-			if err != nil {
-				return fmt.Errorf("look at the interfaces of %s: %w", name, err)
-			}
-			if unready == "" {
-				break
-			}
-			if time.Now().After(deadline) {
-				return fmt.Errorf("%s in %s did not become ready", unready, name)
-			}
-			time.Sleep(time.Millisecond)
+		if err := await(h, name, firstUnready, deadline); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// await waits until find finds nothing any more.
+func await(h *netlink.Handle, name string, find func(*netlink.Handle) (string, error), deadline time.Time) error {
+	for {
+		unready, err := find(h)
+		switch {
+		case err != nil:
+			return fmt.Errorf("look at the interfaces of %s: %w", name, err)
+		case unready == "":
+			return nil
+		case time.Now().After(deadline):
+			return fmt.Errorf("%s in %s did not become ready", unready, name)
+		}
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // firstUnready names an interface that is not operational (RFC 2863) or an address
@@ -188,6 +194,10 @@ func firstUnready(h *netlink.Handle) (string, error) {
 			return "interface " + a.Name, nil
 		}
 	}
+	return firstTentative(h)
+}
+
+func firstTentative(h *netlink.Handle) (string, error) {
 	addrs, err := h.AddrList(nil, netlink.FAMILY_V6)
 	if err != nil {
 		return unlessChanged(err)
@@ -198,6 +208,18 @@ func firstUnready(h *netlink.Handle) (string, error) {
 		}
 	}
 	return "", nil
+}
+
+// AwaitAddresses waits until every address of the caller's network namespace can be used. One
+// of IPv6 cannot for a moment after it was added, even on a loopback interface. It is for
+// tests that add addresses themselves, to interfaces that are up.
+func AwaitAddresses() error {
+	h, err := netlink.NewHandle()
+	if err != nil {
+		return fmt.Errorf("look at the addresses: %w", err)
+	}
+	defer h.Close()
+	return await(h, "this namespace", firstTentative, time.Now().Add(10*time.Second))
 }
 
 // unlessChanged takes a list that changed while it was read for one to read again.

@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -87,22 +86,7 @@ func changeAddress(change func(netlink.Link, *netlink.Addr) error, link, cidr st
 	if err := change(l, addr); err != nil {
 		return err
 	}
-	return awaitUsable(l)
-}
-
-// awaitUsable waits until no address of a link is tentative: one of IPv6 is, for a moment,
-// even without duplicate address detection.
-func awaitUsable(l netlink.Link) error {
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		addrs, err := netlink.AddrList(l, netlink.FAMILY_V6)
-		if err != nil {
-			return err
-		}
-		if !slices.ContainsFunc(addrs, func(a netlink.Addr) bool { return a.Flags&unix.IFA_F_TENTATIVE != 0 }) {
-			return nil
-		}
-	}
-	return errors.New("an address stays tentative")
+	return lab.AwaitAddresses()
 }
 
 func check(t testing.TB, err error) {

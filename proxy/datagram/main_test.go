@@ -47,7 +47,7 @@ func addAddresses() error {
 			return err
 		}
 	}
-	return nil
+	return lab.AwaitAddresses()
 }
 
 func check(t testing.TB, err error) {

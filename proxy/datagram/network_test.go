@@ -49,6 +49,8 @@ func newNeighbor(t *testing.T) *neighbor {
 	check(t, netlink.LinkSetNsFd(there, fd))
 	check(t, address("here", hereAddrs))
 	check(t, space.Do(func() error { return address("there", thereAddrs) }))
+	check(t, lab.AwaitAddresses())
+	check(t, space.Do(lab.AwaitAddresses))
 	return &neighbor{space, t}
 }
 
