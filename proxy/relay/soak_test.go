@@ -156,6 +156,9 @@ const (
 	resetByUs        // the backend does
 )
 
+// slowly is how many bytes a slow reader gets, more than buffers hold.
+const slowly = 8 << 20
+
 // serve is a backend's side of a connection.
 func (s *soaking) serve(c *net.TCPConn) {
 	defer c.Close()
@@ -173,7 +176,7 @@ func (s *soaking) serve(c *net.TCPConn) {
 		_, _ = fmt.Fprintf(c, "%d", n)
 	case slow:
 		random := rand.NewChaCha8([32]byte{slow})
-		_, _ = io.Copy(c, io.LimitReader(random, 300_000))
+		_, _ = io.Copy(c, io.LimitReader(random, slowly))
 	case resets:
 		_, _ = io.Copy(c, struct{ io.Reader }{c})
 		_ = c.SetLinger(0)
@@ -270,21 +273,20 @@ func (s *soaking) visit(kind byte, random *rand.Rand) error {
 		}
 		return nil
 	case slow:
-		_ = c.SetReadBuffer(4096)
 		back := &checked{r: c, want: in}
 		for {
-			if _, err := io.ReadFull(back, make([]byte, 20_000)); err != nil {
+			if _, err := io.ReadFull(back, make([]byte, 200_000)); err != nil {
 				break
 			}
-			time.Sleep(time.Duration(random.IntN(30)) * time.Millisecond)
+			time.Sleep(time.Duration(random.IntN(10)) * time.Millisecond)
 		}
-		if back.n != 300_000 {
+		if back.n != slowly {
 			return fmt.Errorf("a slow reader got %d bytes", back.n)
 		}
 		return nil
 	case resets:
 		_ = c.SetDeadline(time.Now().Add(time.Duration(random.IntN(100)) * time.Millisecond))
-		_, _ = io.Copy(c, io.LimitReader(out, size)) // and reads nothing
+		_, _ = io.Copy(c, io.LimitReader(out, 64<<20)) // more than goes, as it reads nothing
 		return c.SetLinger(0)
 	default: // resetByUs
 		n, err := io.Copy(io.Discard, &checked{r: c, want: in})
