@@ -126,19 +126,20 @@ func TestAConnectionAtRestHoldsTwoDescriptors(t *testing.T) {
 	front := newFront(t, "loop", relay.Limits{}, nil)
 	exchange(t, front.pair(t), 1)
 	pipesBefore, before := len(pipes(t)), descriptors(t)
-	most := 0
 	for range connections {
 		p := front.pair(t)
 		go func() { _, _ = p.client.Write(make([]byte, size)) }()
-		receive(t, p.backend, size/2)
-		most = max(most, len(pipes(t)))
-		receive(t, p.backend, size/2)
+		receive(t, p.backend, size)
 		go func() { _, _ = p.backend.Write(make([]byte, size)) }()
 		receive(t, p.client, size)
 	}
-	if most <= pipesBefore {
-		t.Fatal("bulk data was never seen to have a pipe")
-	}
+	hangs := front.pair(t)
+	go flood(hangs.client)
+	receive(t, hangs.backend, 1<<20)
+	within(t, 10*time.Second, "bulk data that waits has a pipe", func() bool { return len(pipes(t)) > pipesBefore })
+	check(t, hangs.client.SetWriteDeadline(time.Now()))
+	abort(t, hangs.client)
+	check(t, hangs.backend.Close())
 	within(t, 10*time.Second, "pipes are closed", func() bool { return len(pipes(t)) <= pipesBefore })
 	if each := float64(descriptors(t)-before) / connections; each > 2+2 { // the peers' own ends are here too
 		t.Errorf("a connection at rest holds %.1f descriptors, want 2", each-2)
