@@ -80,4 +80,9 @@ func (p *poller) watch(fd int32, events uint32, mark int32) error {
 	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(p.epoll, unix.EPOLL_CTL_ADD, int(fd), &event))
 }
 
+// forget ends what watch began.
+func (p *poller) forget(fd int32) {
+	_ = unix.EpollCtl(p.epoll, unix.EPOLL_CTL_DEL, int(fd), nil) // fails only if it is not watched
+}
+
 func (p *poller) close() { _ = p.file.Close() }
