@@ -1,7 +1,6 @@
 package relay_test
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"net"
@@ -23,7 +22,8 @@ type announcing struct {
 	*front
 	limit    time.Duration // for the client's line; 0: it sends none
 	announce string
-	asked    atomic.Int64 // calls of Next before the line was complete
+	prepared atomic.Pointer[func(fd int) error] // what is done to backends' sockets
+	asked    atomic.Int64                       // calls of Next before the line was complete
 	sessions chan *announced
 	address  string
 }
@@ -76,10 +76,13 @@ func onEveryEngineAnnouncing(t *testing.T, limit time.Duration, announce string,
 
 func newAnnouncing(t *testing.T, engine string, limit time.Duration, announce string) *announcing {
 	t.Helper()
-	a := &announcing{
-		front: newFront(t, engine, relay.Limits{}, nil), limit: limit, announce: announce,
-		sessions: make(chan *announced, 1000),
-	}
+	a := &announcing{limit: limit, announce: announce, sessions: make(chan *announced, 1000)}
+	a.front = newFront(t, engine, relay.Limits{}, func(fd int) error {
+		if prepare := a.prepared.Load(); prepare != nil {
+			return (*prepare)(fd)
+		}
+		return nil
+	})
 	ln := listen(t)
 	a.address = ln.Addr().String()
 	l, err := a.engine.Listen(ln, a)
@@ -354,95 +357,4 @@ func TestResetsAndHalfClosesAfterAPreambleAreAsWithoutOne(t *testing.T) {
 			t.Errorf("result %+v", r)
 		}
 	})
-}
-
-// segments returns how many segments with data have come.
-func segments(t testing.TB, conn *net.TCPConn) int {
-	t.Helper()
-	raw, err := conn.SyscallConn()
-	check(t, err)
-	var info *unix.TCPInfo
-	check(t, raw.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) }))
-	check(t, err)
-	return int(info.Data_segs_in)
-}
-
-func TestAnnouncementComesInOneSegmentWithWhatTheClientHasSent(t *testing.T) {
-	onEveryEngineAnnouncing(t, 0, "word\n", func(t *testing.T, a *announcing) {
-		sent := make(chan struct{})
-		a.prepare = func(int) error {
-			<-sent
-			return nil
-		}
-		client := a.client(t, "hi")
-		awaitTaken(t, client)
-		close(sent)
-		s := a.session()
-		backend := a.accept(t)
-		wantBytes(t, backend, "word\nhi")
-		if n := segments(t, backend); n != 1 {
-			t.Errorf("%d segments brought announcement and data, want 1", n)
-		}
-		check(t, client.Close())
-		check(t, backend.Close())
-		if r := s.end(t); r.Up != 2 {
-			t.Errorf("result %+v, want 2 bytes up", r)
-		}
-	})
-}
-
-func TestAnnouncementDoesNotWaitForTheClient(t *testing.T) {
-	onEveryEngineAnnouncing(t, 0, "word\n", func(t *testing.T, a *announcing) {
-		client, s := a.client(t), a.session()
-		backend := a.accept(t)
-		wantBytes(t, backend, "word\n")
-		check(t, client.CloseWrite())
-		if n, err := drain(t, backend); n != 0 || err != nil {
-			t.Errorf("the backend read %d bytes more and %v", n, err)
-		}
-		check(t, backend.Close())
-		if r := s.end(t); r != (relay.Result{Cause: relay.ClientClosed}) {
-			t.Errorf("result %+v", r)
-		}
-	})
-}
-
-// One that does not fit into the socket's buffer.
-func TestAnnouncementComesWholeAndFirst(t *testing.T) {
-	long := strings.Repeat("a long word ", 1000)
-	onEveryEngineAnnouncing(t, 0, long, func(t *testing.T, a *announcing) {
-		a.prepare = func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 1) }
-		check(t, control(a.backend, func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 1) }))
-		client, s := a.client(t, "hi"), a.session()
-		backend := a.accept(t)
-		wantBytes(t, backend, long+"hi")
-		check(t, client.Close())
-		check(t, backend.Close())
-		if r := s.end(t); r.Up != 2 {
-			t.Errorf("result %+v, want 2 bytes up", r)
-		}
-	})
-}
-
-func TestAnnouncementThatABackendDoesNotTakeCountsAsNothing(t *testing.T) {
-	long := string(bytes.Repeat([]byte("word "), 3000))
-	onEveryEngineAnnouncing(t, 0, long, func(t *testing.T, a *announcing) {
-		client, s := a.client(t, "hi"), a.session()
-		backend := a.accept(t)
-		check(t, backend.SetLinger(0))
-		check(t, backend.Close())
-		wantReset(t, client)
-		if r := s.end(t); r.Cause != relay.BackendReset || r.Up < 0 || r.Up > 2 {
-			t.Errorf("result %+v", r)
-		}
-	})
-}
-
-func control(c syscall.Conn, op func(fd int) error) error {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var opErr error
-	return errors.Join(raw.Control(func(fd uintptr) { opErr = op(int(fd)) }), opErr)
 }
