@@ -3,6 +3,7 @@ module github.com/kube-splice/kube-splice
 go 1.26.0
 
 require (
+	github.com/armon/go-proxyproto v0.0.0-20210323213023-7e956b284f0a
 	github.com/coreos/go-iptables v0.8.0
 	github.com/fsnotify/fsnotify v1.10.1
 	github.com/gaissmai/bart v0.30.0
