@@ -70,12 +70,8 @@ func receivePreamble(fd int32, room []byte, s Preamble) (complete bool, cause Ca
 	if size == 0 {
 		return awaitPreamble(fd, n)
 	}
-	for size > 0 { // an urgent byte may divide it (tcp(7))
-		n, errno := receive(fd, room[:size])
-		if errno != 0 || n == 0 {
-			return false, ClientReset, errReset
-		}
-		size -= n
+	if n, errno := receive(fd, room[:size]); errno != 0 || n != size { // cannot be: it was seen
+		return false, ClientReset, errReset
 	}
 	return true, 0, nil
 }
