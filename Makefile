@@ -6,12 +6,12 @@ SUDO  := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
 # Debian packages: what the demo needs, and what the tests drive besides.
 DEMO_PACKAGES := iptables iproute2
-TEST_PACKAGES := $(DEMO_PACKAGES) nftables conntrack socat strace util-linux procps gcc libc6-dev
+TEST_PACKAGES := $(DEMO_PACKAGES) nftables conntrack socat strace util-linux procps gcc libc6-dev nginx libnginx-mod-stream haproxy
 BENCH_PACKAGES := $(DEMO_PACKAGES) haproxy nginx libnginx-mod-stream util-linux gcc libc6-dev
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # What the tests are called whose outcome is the relay engine's.
-CONNECTION_TESTS := Sending|HalfClosed|Reset|EndpointThat|Dials|BytesSent|ReadyEndpoints|Vanished|Keepalive|Probes|Shortage|IdleTimeout|Terminated|KilledProgram|LineForEveryEnd
+CONNECTION_TESTS := Sending|HalfClosed|Reset|EndpointThat|Dials|BytesSent|ReadyEndpoints|Vanished|Keepalive|Probes|Shortage|IdleTimeout|Header|Terminated|KilledProgram|LineForEveryEnd
 FUZZTIME ?= 30s
 CHURN ?= 60s
 SOAK ?= 10m

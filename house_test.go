@@ -29,7 +29,8 @@ var mayImport = map[string][]string{
 	"redirect":        {"service"},
 	"proxy/relay":     {},
 	"proxy/datagram":  {},
-	"proxy":           {"service", "balancer", "proxy/relay", "proxy/datagram"},
+	"proxy/header":    {},
+	"proxy":           {"service", "balancer", "proxy/relay", "proxy/datagram", "proxy/header"},
 	"status":          {"service", "balancer", "proxy"},
 	"lab":             {},
 	"config":          {},
@@ -50,6 +51,7 @@ var onlyImporter = map[string][]string{
 	"github.com/hashicorp/":          {"status"},
 	"github.com/prometheus/":         {"status"},
 	"github.com/ti-mo/":              {"proxy/datagram"},
+	"github.com/pires/":              {"proxy/header"},
 }
 
 const (

@@ -15,14 +15,41 @@ import (
 // front is what a connection has to know of its Service port, worked out once a change
 // and not once a connection. It is immutable.
 type front struct {
-	port    *service.Port
-	portals []service.Portal // port.Portals()
-	ranges  *bart.Lite       // whom the load-balancer addresses admit; nil: everybody
-	nodeIPs []netip.Addr     // that ranges was made with
+	port      *service.Port
+	portals   []service.Portal // port.Portals()
+	balanced  *ranges          // whom the load-balancer addresses admit
+	nodePorts *ranges          // whom the node port admits
+	nodeIPs   []netip.Addr     // that balanced was made with
 }
 
 func newFront(port *service.Port, nodeIPs []netip.Addr) *front {
-	return &front{port: port, portals: port.Portals(), ranges: sourceRanges(port, nodeIPs), nodeIPs: nodeIPs}
+	return &front{
+		port: port, portals: port.Portals(), nodeIPs: nodeIPs,
+		balanced: balancedRanges(port, nodeIPs), nodePorts: newRanges(port.NodePortRanges),
+	}
+}
+
+// ranges are the addresses that a kind of portal admits: of an IP family of which there is
+// none, all. Nil admits everybody.
+type ranges struct {
+	trie     bart.Lite
+	families map[service.Family]bool // of which there is one
+}
+
+func newRanges(prefixes []netip.Prefix) *ranges {
+	if len(prefixes) == 0 {
+		return nil
+	}
+	r := &ranges{families: map[service.Family]bool{}}
+	for _, prefix := range prefixes {
+		r.trie.Insert(prefix)
+		r.families[service.FamilyOf(prefix.Addr())] = true
+	}
+	return r
+}
+
+func (r *ranges) admit(client netip.Addr) bool {
+	return r == nil || !r.families[service.FamilyOf(client)] || r.trie.Contains(client)
 }
 
 // uses reports whether a portal leads to the listener of that scope.
@@ -32,26 +59,25 @@ func usesScope(portals []service.Portal, scope service.Scope) bool {
 	return slices.ContainsFunc(portals, func(portal service.Portal) bool { return portal.Scope == scope })
 }
 
-// sourceRanges returns whom the load-balancer addresses of port admit; nil stands for
-// everybody.
+// balancedRanges returns whom the load-balancer addresses of port admit.
 //
 // A node whose own address is in a range may also come from a load-balancer address:
 // where such an address is put on the node itself, the node's programs ask with it as
 // their source (as kube-proxy).
-func sourceRanges(port *service.Port, nodeIPs []netip.Addr) *bart.Lite {
-	if len(port.SourceRanges) == 0 || len(port.LoadBalancerIPs) == 0 {
+func balancedRanges(port *service.Port, nodeIPs []netip.Addr) *ranges {
+	r := newRanges(port.SourceRanges)
+	if r == nil || len(port.LoadBalancerIPs) == 0 {
 		return nil
 	}
-	ranges := new(bart.Lite)
-	for _, prefix := range port.SourceRanges {
-		ranges.Insert(prefix)
+	admitsNode := func(ip netip.Addr) bool {
+		return service.FamilyOf(ip) == port.Name.Family && r.trie.Contains(ip.Unmap())
 	}
-	if slices.ContainsFunc(nodeIPs, func(ip netip.Addr) bool { return ranges.Contains(ip.Unmap()) }) {
+	if slices.ContainsFunc(nodeIPs, admitsNode) {
 		for _, ip := range port.LoadBalancerIPs {
-			ranges.Insert(netip.PrefixFrom(ip, ip.BitLen()))
+			r.trie.Insert(netip.PrefixFrom(ip, ip.BitLen()))
 		}
 	}
-	return ranges
+	return r
 }
 
 var (
@@ -59,23 +85,39 @@ var (
 	// round every rule that guards the Service's addresses.
 	errDirect = errors.New("not led here by a rule of this Service")
 	// errDenied refuses a client by its address.
-	errDenied = errors.New("not in the source ranges of the load-balancer address")
+	errDenied         = errors.New("not in the source ranges")
+	errDeniedBalanced = fmt.Errorf("%w of the load-balancer address", errDenied)
+	errDeniedNodePort = fmt.Errorf("%w of the node port", errDenied)
 )
 
-// admit finds out where the client wanted to go and which endpoints it gets, and whether this listener's Service port serves that, and serves it to this client.
-//
-// Where one address is a load balancer's and an externalIP too, it is guarded: the
-// portals of load balancers come first.
-func (c *connection) admit(fd int) (err error) {
+// locate finds out where the client wanted to go.
+func (c *connection) locate(fd int) (err error) {
 	if c.listener.proxy.cfg.Direct {
-		c.scope = c.front.directScope(c.listener.scope)
 		c.original = relay.LocalAddr(fd)
 		return nil
 	}
 	if c.original, err = originalDestination(fd, service.FamilyOf(c.client.Addr())); err != nil {
 		return fmt.Errorf("%w: %w", errDirect, err)
 	}
-	c.scope, err = c.front.admit(c.client.Addr(), c.original, c.listener.scope)
+	return nil
+}
+
+// admit finds out which endpoints the client gets, and whether this listener's Service port
+// serves what it asked for, and serves it to this client: to any, as long as its PROXY
+// header has not said who it is.
+//
+// Where one address is a load balancer's and an externalIP too, it is guarded: the
+// portals of load balancers come first.
+func (c *connection) admit() (err error) {
+	if c.listener.proxy.cfg.Direct {
+		c.scope = c.front.directScope(c.listener.scope)
+		return nil
+	}
+	client := c.client.Addr()
+	if c.search.heading {
+		client = netip.Addr{}
+	}
+	c.scope, err = c.front.admit(client, c.original, c.listener.scope)
 	return err
 }
 
@@ -89,14 +131,17 @@ func (f *front) directScope(scope service.Scope) service.Scope {
 }
 
 // admit returns which endpoints a client gets that asked for original and came to a
-// listener of that scope, or why it gets none.
+// listener of that scope, or why it gets none. A zero client is one that nobody knows yet.
 func (f *front) admit(client netip.Addr, original netip.AddrPort, scope service.Scope) (service.Scope, error) {
 	portal, ok := f.portal(original, scope)
 	switch {
 	case !ok:
 		return scope, errDirect
-	case portal.Kind == service.LoadBalancer && f.ranges != nil && !f.ranges.Contains(client):
-		return scope, errDenied
+	case !client.IsValid():
+	case portal.Kind == service.LoadBalancer && !f.balanced.admit(client):
+		return scope, errDeniedBalanced
+	case portal.Kind == service.NodePort && !f.nodePorts.admit(client):
+		return scope, errDeniedNodePort
 	}
 	return portal.Scope, nil
 }

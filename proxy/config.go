@@ -50,6 +50,12 @@ type Config struct {
 	// are never more than half of the descriptors that listeners leave; the other half is
 	// for connections.
 	MaxFlows int
+	// Trusted are the peers that have to begin connections with a PROXY header where a
+	// Service port wants one (service.Policy.AcceptProxy), and whose word is taken for who
+	// the client is. Empty: nobody is.
+	Trusted []netip.Prefix
+	// HeaderTimeout is how long they may take to send it; 0 means 3 s.
+	HeaderTimeout time.Duration
 	// Engine accepts, dials and relays TCP; nil means a relay.Copier. Shutdown closes it.
 	Engine relay.Engine
 	// Record is told of every connection once it has ended. It is called on the
@@ -72,6 +78,9 @@ func (c Config) withDefaults() Config {
 		c.HalfClosed = time.Hour
 	case c.HalfClosed < 0:
 		c.HalfClosed = 0
+	}
+	if c.HeaderTimeout == 0 {
+		c.HeaderTimeout = 3 * time.Second
 	}
 	if c.UDPTimeout == 0 {
 		c.UDPTimeout = 30 * time.Second

@@ -18,15 +18,17 @@ type connection struct {
 	client, original netip.AddrPort
 	pick             balancer.Pick // its endpoint is the last one tried; zero if none was
 	search           *search       // nil once a backend has answered
+	announced        *announced    // nil: no PROXY header added anything
 	accepted         time.Time
-	dial             time.Duration // from accept to the backend's answer
+	dial             time.Duration // from when the client was admitted to the backend's answer
 	attempts         uint32
 	scope            service.Scope
 	picked           bool // pick is to be ended
 	connected        bool
 }
 
-// Arrive implements relay.Handler: it admits a client, or remembers why not.
+// Arrive implements relay.Handler: it admits a client, or remembers why not, unless that is
+// for its PROXY header to decide.
 func (l *listener) Arrive(fd int, client netip.AddrPort) relay.Session {
 	l.proxy.counters.accepted.Add(1)
 	l.of.tally.accepted.Add(1)
@@ -34,7 +36,12 @@ func (l *listener) Arrive(fd int, client netip.AddrPort) relay.Session {
 		listener: l, front: l.of.front.Load(), client: client, scope: l.scope,
 		accepted: time.Now(), search: &search{},
 	}
-	c.search.denied = c.admit(fd)
+	s := c.search
+	s.began, s.heading = c.accepted, l.proxy.believes(client, c.front.port)
+	if s.denied = c.locate(fd); s.denied == nil {
+		s.denied = c.admit()
+	}
+	s.heading = s.heading && s.denied == nil
 	return c
 }
 
@@ -50,7 +57,7 @@ func (c *connection) Connected() relay.Limits {
 
 // found ends the search for a backend, whether or not there is one.
 func (c *connection) found() {
-	c.dial, c.search = time.Since(c.accepted), nil
+	c.dial, c.search = time.Since(c.search.began), nil
 	c.listener.proxy.counters.retries.Add(int64(max(c.attempts, 1) - 1))
 }
 
@@ -72,6 +79,9 @@ func (c *connection) Done(r relay.Result) {
 	}
 	rec := c.record()
 	rec.Up, rec.Down, rec.Close, rec.Err = r.Up, r.Down, why, r.Err
+	if why == BadHeader {
+		rec.Err = noHeader(r.Err)
+	}
 	p.counters.active.Add(-1) // who reads the record finds it gone
 	p.cfg.Record(rec)
 	p.conns.Done()
@@ -80,13 +90,15 @@ func (c *connection) Done(r relay.Result) {
 // record returns what there is to tell about a connection that ends now.
 func (c *connection) record() Record {
 	now := time.Now()
-	return Record{
+	r := Record{
 		Name: c.listener.of.name, Scope: c.scope,
 		Client: c.client, Original: c.original, Backend: c.pick.Endpoint,
 		Attempts: int(c.attempts), Sticky: c.pick.Sticky,
 		Dial: c.dial, Duration: now.Sub(c.accepted), Ended: now,
 		LogOff: c.front.port.Policy.LogOff,
 	}
+	c.announced.announce(&r)
+	return r
 }
 
 // whyNot says, and counts, why no backend was reached.
@@ -95,6 +107,9 @@ func (c *connection) whyNot(err error) Close {
 	switch {
 	case c.search.denied != nil:
 		return p.notAdmitted(err)
+	case c.search.heading:
+		p.counters.badHeader.Add(1)
+		return BadHeader
 	case p.ctx.Err() != nil:
 		return Shutdown
 	case errors.Is(err, balancer.ErrNoEndpoints) || c.listener.of.eligible[c.scope].Load() == 0:

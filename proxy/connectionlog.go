@@ -159,6 +159,12 @@ func (r *Record) write(out slog.Handler) error {
 	if r.Scope == service.Local {
 		line.AddAttrs(slog.String("policy", "local"))
 	}
+	if r.Peer.IsValid() {
+		line.AddAttrs(slog.String("peer", text(r.Peer)))
+	}
+	if r.UniqueID != "" {
+		line.AddAttrs(slog.String("unique_id", r.UniqueID))
+	}
 	return out.Handle(context.Background(), line)
 }
 

@@ -21,12 +21,14 @@ var tryLimits = [...]time.Duration{250 * time.Millisecond, 500 * time.Millisecon
 
 // search is what a connection has to remember until it has a backend.
 type search struct {
-	denied error            // why the client was not admitted
-	failed []netip.AddrPort // not to be tried again
-	silent []netip.AddrPort // did not answer in a short try; another round may find them
-	pause  time.Duration    // the last one, after which more was to be had
-	last   error
-	tried  time.Time // when the last try began
+	denied  error            // why the client was not admitted
+	heading bool             // its PROXY header has not come yet
+	began   time.Time        // when it was admitted
+	failed  []netip.AddrPort // not to be tried again
+	silent  []netip.AddrPort // did not answer in a short try; another round may find them
+	pause   time.Duration    // the last one, after which more was to be had
+	last    error
+	tried   time.Time // when the last try began
 }
 
 // Next implements relay.Session. It looks for a backend: the balancer's choice, and every
@@ -42,7 +44,7 @@ func (c *connection) Next(failed error) (relay.Dial, error) {
 		wait = c.blame(fmt.Errorf("dial %v: %w", c.pick.Endpoint, failed))
 	}
 	for {
-		left := p.cfg.DialTimeout - time.Since(c.accepted)
+		left := p.cfg.DialTimeout - time.Since(s.began)
 		switch {
 		case p.ctx.Err() != nil:
 			return relay.Dial{}, p.ctx.Err()

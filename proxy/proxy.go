@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/gaissmai/bart"
+
 	"github.com/kube-splice/kube-splice/service"
 )
 
@@ -20,6 +22,8 @@ type Proxy struct {
 	cfg    Config
 	ctx    context.Context // ends when connections are to be reset
 	cancel context.CancelFunc
+
+	trusted *bart.Lite // peers that send PROXY headers; nil: nobody
 
 	ports portPool
 	flows flows
@@ -50,6 +54,7 @@ func New(cfg Config) *Proxy {
 		claims:      map[claimed]*claim{},
 		descriptors: newDescriptors(),
 	}
+	p.trusted = trusted(p.cfg.Trusted)
 	p.ports = newPortPool(p.cfg.Ports, p.cfg.KeepPorts)
 	p.troubles.log, p.troubles.tell = p.cfg.Log, p.cfg.Trouble
 	p.shortage.log = p.cfg.Log
@@ -109,6 +114,7 @@ func (p *Proxy) openPort(port *service.Port, nodeIPs []netip.Addr, opened *Opene
 		p.services[port.Name] = s
 	}
 	s.wanted = true
+	p.noteUntrusted(port)
 	changed := s.update(port, nodeIPs, p.cfg.Balancer)
 	front := s.front.Load()
 	for scope := range service.Scope(service.Scopes) {

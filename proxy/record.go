@@ -12,13 +12,15 @@ import (
 // Record is what there is to tell about one connection that has ended.
 type Record struct {
 	Name     service.Name
-	Scope    service.Scope // the endpoints the client gets by the Service's traffic policy
-	Client   netip.AddrPort
+	Scope    service.Scope  // the endpoints the client gets by the Service's traffic policy
+	Client   netip.AddrPort // the true one, where a PROXY header named it
+	Peer     netip.AddrPort // who connected, where that is somebody else; else zero
+	UniqueID string         // what PROXY headers call the connection, in hexadecimal digits if it is no text; empty: nothing
 	Original netip.AddrPort // where the client connected to; zero if unknown
 	Backend  netip.AddrPort // the last one tried; zero if none was
 	Attempts int            // dials
 	Sticky   bool           // the backend was chosen by session affinity
-	Dial     time.Duration  // from accept to the backend's answer, failed dials included
+	Dial     time.Duration  // from accept, or the PROXY header, to the backend's answer, failed dials included
 	Duration time.Duration  // from accept to the end
 	Ended    time.Time
 	Up, Down int64 // bytes client to backend, and back
@@ -41,7 +43,8 @@ const (
 	DialFailed    Close = "dial-failed"  // no endpoint answered in the time budget
 	NoEndpoints   Close = "no-endpoints" // the last eligible endpoint left before one was reached
 	RefusedDirect Close = "refused-direct"
-	Denied        Close = "denied" // not in the source ranges
+	Denied        Close = "denied"     // not in the source ranges
+	BadHeader     Close = "bad-header" // a trusted peer did not send the PROXY header it had to
 	IdleLimit     Close = "idle"
 	Removed       Close = "endpoint-removed" // UDP: the endpoint, or the Service port, is gone
 	Evicted       Close = "evicted"          // UDP: the least recently used flow made room

@@ -38,7 +38,7 @@ func (p *Proxy) newServicePort(name service.Name) *servicePort {
 // No client may find itself between two traffic policies with nobody to go to. So a
 // scope has its endpoints before a front has it, and keeps them while it has a listener.
 func (s *servicePort) update(port *service.Port, nodeIPs []netip.Addr, defaultBalancer string) (changed bool) {
-	if f := s.front.Load(); f != nil && !s.left && f.port == port && (f.ranges == nil || slices.Equal(f.nodeIPs, nodeIPs)) {
+	if f := s.front.Load(); f != nil && !s.left && f.port == port && (f.balanced == nil || slices.Equal(f.nodeIPs, nodeIPs)) {
 		return false
 	}
 	s.left = false

@@ -25,8 +25,11 @@ type Port struct {
 	// Internal and External are the traffic policies: the endpoints for clients that
 	// come by the clusterIP, and for clients outside that come by another address.
 	Internal, External Scope
-	// SourceRanges are whom the load-balancer addresses admit; empty: everybody.
-	SourceRanges []netip.Prefix
+	// SourceRanges are whom the load-balancer addresses admit, and NodePortRanges whom the
+	// node port does: of an IP family without a range, everybody. Those of the other
+	// family are there only with Policy.AcceptProxy, as a PROXY header may name clients of
+	// it.
+	SourceRanges, NodePortRanges []netip.Prefix
 
 	Policy    Policy
 	Endpoints []Endpoint // all known, eligible or not; sorted by address, each address once
@@ -44,6 +47,14 @@ type Policy struct {
 	IdleTimeout time.Duration
 	// LogOff keeps this port's connections out of the connection log.
 	LogOff bool
+	// AcceptProxy demands a PROXY header of the peers that the proxy trusts. Of TCP.
+	AcceptProxy bool
+	// SendProxy is the version, 1 or 2, of the PROXY header that backends are sent; 0: none.
+	// Of TCP.
+	SendProxy uint8
+	// VPCEndpoint is the endpoint's ID that a header of version 2 says as Amazon's load
+	// balancers do; empty: none.
+	VPCEndpoint string
 }
 
 // Endpoint is one address behind a Service port with the conditions its
@@ -105,6 +116,7 @@ func (p *Port) Equal(q *Port) bool {
 		p.HealthCheckNodePort == q.HealthCheckNodePort && p.Policy == q.Policy &&
 		p.Internal == q.Internal && p.External == q.External &&
 		slices.Equal(p.SourceRanges, q.SourceRanges) &&
+		slices.Equal(p.NodePortRanges, q.NodePortRanges) &&
 		slices.Equal(p.ExternalIPs, q.ExternalIPs) &&
 		slices.Equal(p.LoadBalancerIPs, q.LoadBalancerIPs) &&
 		slices.Equal(p.Endpoints, q.Endpoints)

@@ -1,7 +1,6 @@
 package source
 
 import (
-	"slices"
 	"strings"
 	"time"
 
@@ -9,14 +8,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/kube-splice/kube-splice/service"
-)
-
-// The annotations of a Service that we read.
-const (
-	annotationPrefix        = "kube-splice.io/"
-	annotationBalancer      = annotationPrefix + "balancer"
-	annotationIdleTimeout   = annotationPrefix + "idle-timeout"
-	annotationConnectionLog = annotationPrefix + "connection-log"
 )
 
 // maxAffinity is the longest session affinity the API allows: one day.
@@ -27,31 +18,16 @@ const maxAffinity = 86400
 func policyOf(svc *corev1.Service, o Options, say say) service.Policy {
 	policy := service.Policy{Affinity: affinityOf(&svc.Spec, say)}
 	for _, name := range ourAnnotations(svc) {
-		value := svc.Annotations[name]
-		switch name {
-		case annotationBalancer:
-			if o.KnownBalancer != nil && !o.KnownBalancer(value) {
-				say("annotation %s: no balancer is named %q; the default is used", name, value)
-				continue
-			}
-			policy.Balancer = value
-		case annotationIdleTimeout:
-			d, err := time.ParseDuration(value)
-			if err != nil || d <= 0 {
-				say("annotation %s: %q is not a duration above zero such as 5m or 90s; the default is used", name, value)
-				continue
-			}
-			policy.IdleTimeout = d
-		case annotationConnectionLog:
-			if value != "on" && value != "off" {
-				say("annotation %s: %q is neither on nor off; the default is used", name, value)
-				continue
-			}
-			policy.LogOff = value == "off"
-		default:
-			say("annotation %q is unknown and ignored: known are balancer, idle-timeout, connection-log", name)
+		read, known := wishes[name]
+		if !known {
+			say("annotation %q is unknown and ignored: known are %s", name, strings.Join(knownAnnotations(), ", "))
+			continue
+		}
+		if err := read(&policy, svc.Annotations[name], o); err != nil {
+			say("annotation %s: %v; the default is used", name, err)
 		}
 	}
+	sayUseless(svc, policy, say)
 	return policy
 }
 
@@ -60,8 +36,7 @@ func policyOf(svc *corev1.Service, o Options, say say) service.Policy {
 func scopesOf(spec *corev1.ServiceSpec, say say) (internal, external service.Scope) {
 	internal = scopeOf("internal", string(ptr.Deref(spec.InternalTrafficPolicy, "")), say)
 	external = scopeOf("external", string(spec.ExternalTrafficPolicy), say)
-	hasNodePorts := spec.Type == corev1.ServiceTypeNodePort || spec.Type == corev1.ServiceTypeLoadBalancer
-	if !hasNodePorts && len(spec.ExternalIPs) == 0 {
+	if !hasNodePorts(spec) && len(spec.ExternalIPs) == 0 {
 		external = service.Cluster
 	}
 	return internal, external
@@ -77,18 +52,6 @@ func scopeOf(which, word string, say say) service.Scope {
 		say("spec.%sTrafficPolicy %q is unknown and Cluster is used: use Cluster or Local", which, word)
 	}
 	return service.Cluster
-}
-
-// ourAnnotations returns the names of the annotations meant for us, sorted.
-func ourAnnotations(svc *corev1.Service) []string {
-	var names []string
-	for name := range svc.Annotations {
-		if strings.HasPrefix(name, annotationPrefix) {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return names
 }
 
 // affinityOf returns the ClientIP session affinity; 0 means none.

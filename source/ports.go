@@ -98,8 +98,11 @@ func perFamily(common service.Port, fronts []frontend, read []backends, here pla
 	for _, f := range fronts {
 		p := common
 		p.Name.Family = f.family
-		p.ClusterIP, p.ExternalIPs = f.clusterIP, f.external
-		p.LoadBalancerIPs, p.SourceRanges = f.loadBalancer, f.admits
+		p.ClusterIP, p.ExternalIPs, p.LoadBalancerIPs = f.clusterIP, f.external, f.loadBalancer
+		p.SourceRanges, p.NodePortRanges = f.admits(f.balanced, p), f.admits(f.nodePorts, p)
+		if f.nodePorts[f.family].shut {
+			p.NodePort = 0
+		}
 		p.Endpoints = endpointsOf(p.Name, read, here)
 		ports = append(ports, &p)
 	}
@@ -150,13 +153,17 @@ func checkPort(svc *corev1.Service, sp corev1.ServicePort) (service.Name, uint16
 	}
 	// A type without nodePorts may still carry one: the API server clears it when
 	// the type changes, an editor of manifests may not.
-	if svc.Spec.Type != corev1.ServiceTypeNodePort && svc.Spec.Type != corev1.ServiceTypeLoadBalancer {
+	if !hasNodePorts(&svc.Spec) {
 		return name, 0, nil
 	}
 	if sp.NodePort != 0 && !isPort(sp.NodePort) {
 		return name, 0, fmt.Errorf("nodePort %d is not in 1-65535", sp.NodePort)
 	}
 	return name, uint16(sp.NodePort), nil
+}
+
+func hasNodePorts(spec *corev1.ServiceSpec) bool {
+	return spec.Type == corev1.ServiceTypeNodePort || spec.Type == corev1.ServiceTypeLoadBalancer
 }
 
 var errSCTP = errors.New("a userspace proxy cannot relay SCTP; use a kernel proxy for it")
@@ -182,7 +189,16 @@ type frontend struct {
 	clusterIP    netip.Addr
 	external     []netip.Addr // sorted
 	loadBalancer []netip.Addr // sorted
-	admits       []netip.Prefix
+	// Whom load-balancer addresses and node ports admit.
+	balanced, nodePorts admissions
+}
+
+// admits returns the ranges of p that these admissions are, in the frontend's family.
+func (f frontend) admits(by admissions, p service.Port) []netip.Prefix {
+	if p.Policy.AcceptProxy && p.Name.Protocol == service.TCP {
+		return by.across()
+	}
+	return by[f.family].ranges
 }
 
 // frontends returns one frontend for each family in which the Service has a
@@ -194,14 +210,14 @@ func frontends(svc *corev1.Service, say say) []frontend {
 	if svc.Spec.Type == corev1.ServiceTypeLoadBalancer {
 		balanced = addressesOf("status.loadBalancer.ingress", ingressIPs(svc), say)
 	}
-	admissions := admissionOf(&svc.Spec, say)
+	admissions, nodePorts := admissionOf(&svc.Spec, say), nodePortAdmissionOf(svc, say)
 	var fronts []frontend
 	for _, family := range []service.Family{service.IPv4, service.IPv6} {
 		ip, has := cluster[family]
 		if !has {
 			continue
 		}
-		front := frontend{family, ip, external[family], balanced[family], admissions[family].ranges}
+		front := frontend{family, ip, external[family], balanced[family], admissions, nodePorts}
 		if admissions[family].shut { // also by the way of an externalIP, which nothing guards
 			balances := func(ip netip.Addr) bool { return slices.Contains(front.loadBalancer, ip) }
 			front.external = slices.DeleteFunc(front.external, balances)

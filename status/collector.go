@@ -49,6 +49,7 @@ func (c *collector) Collect(metrics chan<- prometheus.Metric) {
 	count(connections, all.Accepted)
 	count(refused, all.RefusedDirect, string(proxy.RefusedDirect))
 	count(refused, all.Denied, string(proxy.Denied))
+	count(refused, all.BadHeader, string(proxy.BadHeader))
 	count(refused, all.NoEndpoints, string(proxy.NoEndpoints))
 	count(refused, all.DialFailed, string(proxy.DialFailed))
 	count(bytes, all.Up, "up")

@@ -219,6 +219,8 @@ type record struct {
 	DownCount int64     `json:"datagrams_down"`
 	Close     string    `json:"close"`
 	Error     string    `json:"error"`
+	Peer      string    `json:"peer"`
+	UniqueID  string    `json:"unique_id"`
 }
 
 // records waits until the connection log has n lines at least, and returns all.

@@ -32,6 +32,8 @@ type options struct {
 	halfClose     time.Duration
 	udpTimeout    time.Duration
 	udpMaxFlows   int
+	trustedCIDRs  []string
+	headerTimeout time.Duration
 	updateEvery   time.Duration
 	drainTimeout  time.Duration
 	connectionLog string
@@ -43,6 +45,7 @@ type options struct {
 
 	// What validate made of the text above.
 	bind          netip.Addr
+	trusted       []netip.Prefix
 	ports         proxy.PortRange
 	nodePortsOn   redirect.NodePortAddresses
 	pods          func(*service.Snapshot) redirect.PodTraffic
@@ -69,6 +72,8 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.DurationVar(&o.halfClose, "half-close-timeout", time.Hour, "end a connection of which one direction has ended when no byte moves in the other for this long; 0: never")
 	f.DurationVar(&o.udpTimeout, "udp-timeout", 30*time.Second, "end a UDP flow when no datagram passes in either direction for this long, where the Service has no idle-timeout of its own")
 	f.IntVar(&o.udpMaxFlows, "udp-max-flows", 65536, "UDP flows at the most, each with a descriptor and a port of ip_local_port_range; the least recently used one makes room")
+	f.StringSliceVar(&o.trustedCIDRs, "proxy-protocol-trusted-cidrs", nil, "address ranges of the load balancers whose PROXY headers say who the client is; Services want them by the annotation kube-splice.io/accept-proxy-protocol: required")
+	f.DurationVar(&o.headerTimeout, "proxy-protocol-header-timeout", 3*time.Second, "how long they may take to send the header, from the beginning of the connection")
 	f.DurationVar(&o.updateEvery, "min-update-interval", 5*time.Millisecond, "least time between two updates from the API server: changes that come meanwhile are taken together, one after a longer quiet at once")
 	f.DurationVar(&o.drainTimeout, "drain-timeout", 30*time.Second, "how long connections may go on after SIGTERM before they are reset")
 	f.StringVar(&o.connectionLog, "connection-log", "off", "one line for each connection that has ended: off, text or json")
@@ -104,6 +109,9 @@ func (o *options) validate() error {
 		return usagef("--statsd-address %q: %w", o.statsdAddress, err)
 	}
 	if err := o.validateNumbers(); err != nil {
+		return err
+	}
+	if err := o.readTrusted(); err != nil {
 		return err
 	}
 	return o.validateSettings()
@@ -160,6 +168,7 @@ func (o *options) validateNumbers() error {
 		{"dial-timeout", o.dialTimeout, time.Millisecond},
 		{"half-close-timeout", o.halfClose, 0},
 		{"udp-timeout", o.udpTimeout, time.Millisecond},
+		{"proxy-protocol-header-timeout", o.headerTimeout, time.Millisecond},
 		{"drain-timeout", o.drainTimeout, 0},
 		{"min-update-interval", o.updateEvery, 0},
 		{"tcp-keepalive-interval", o.keepAlive.Interval, time.Second},
@@ -181,6 +190,19 @@ func (o *options) validateNumbers() error {
 	}
 	if o.keepAlive.Count < 1 || o.keepAlive.Count > 127 {
 		return usagef("--tcp-keepalive-count %d: want 1 to 127", o.keepAlive.Count)
+	}
+	return nil
+}
+
+// readTrusted reads the peers that are trusted to say who their client is.
+func (o *options) readTrusted() error {
+	o.trusted = nil
+	for _, text := range o.trustedCIDRs {
+		prefix, err := netip.ParsePrefix(strings.TrimSpace(text))
+		if err != nil || prefix.Addr().Is4In6() {
+			return usagef("--proxy-protocol-trusted-cidrs: %q is no address range; write it like 192.0.2.0/24 or 2001:db8::/64", text)
+		}
+		o.trusted = append(o.trusted, prefix.Masked())
 	}
 	return nil
 }

@@ -89,6 +89,7 @@ func proxyConfig(o options, in *redirection, record func(proxy.Record), log *slo
 		BindAddress: o.bind, Ports: o.ports, KeepPorts: in.kept,
 		Balancer: o.balancer, DialTimeout: o.dialTimeout, KeepAlive: o.keepAlive, HalfClosed: o.halfClose,
 		UDPTimeout: o.udpTimeout, MaxFlows: o.udpMaxFlows,
+		Trusted: o.trusted, HeaderTimeout: o.headerTimeout,
 		Record: record, Log: log,
 	}
 	if o.halfClose == 0 {

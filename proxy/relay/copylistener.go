@@ -153,9 +153,13 @@ func (l *copyListener) begin(client *net.TCPConn, addr netip.AddrPort) {
 
 // serve is the goroutine of one connection.
 func (c *Copier) serve(client *net.TCPConn, session Session) {
-	backend, err := c.dial(session)
+	cause, err := c.expect(client, session)
+	var backend *net.TCPConn
+	if err == nil {
+		cause = Unserved
+		backend, err = c.dial(session)
+	}
 	if err != nil {
-		cause := Unserved
 		if c.ctx.Err() != nil {
 			cause, err = Shutdown, nil
 		}
@@ -163,7 +167,9 @@ func (c *Copier) serve(client *net.TCPConn, session Session) {
 		session.Done(Result{Cause: cause, Err: err})
 		return
 	}
-	session.Done(c.relay(client, backend, session.Connected()))
+	limits := session.Connected()
+	c.announce(backend, client, session)
+	session.Done(c.relay(client, backend, limits))
 }
 
 // dial reaches a backend that the session names.

@@ -10,6 +10,7 @@ import (
 // there is none. The answer is an event of the backend's socket.
 func (p *pair) dial(failed error) {
 	l := p.loop
+	p.state = dialing
 	for {
 		if l.aborted {
 			p.giveUp(Shutdown, nil)
@@ -117,6 +118,7 @@ func (p *pair) connected(events uint32) {
 	}
 	p.used = l.now
 	p.armLimit()
+	p.announce()
 	p.advance()
 }
 

@@ -8,14 +8,15 @@
 //	            epoll instance, which Go's poller watches (poller.go)
 //	                 │ events             ▲ watch
 //	                 ▼                    │
-//	acceptor ──fd──> pair: dialing ──> relaying ──────────> ended
-//	(acceptor.go)    (dialing.go)     (pair.go, stream.go)    ▲
-//	     │                │               │ a side is gone    │
-//	     │                └─ unserved ─┐  └> delivering ──────┤
-//	     │ another loop has fewer      │     (ending.go)      │
-//	     ▼                             └──────────────────────┘
+//	acceptor ──fd──> pair: heading ────> dialing ──> relaying ──────────> ended
+//	(acceptor.go)   (preamble.go)   (dialing.go)    (pair.go, stream.go)    ▲
+//	     │                │               │             │ a side is gone    │
+//	     │                └── unserved ───┴─┐           └> delivering ──────┤
+//	     │ another loop has fewer           │              (ending.go)      │
+//	     ▼                                  └───────────────────────────────┘
 //	that loop
 //
+// A pair is heading only if its Session wants a [Preamble] from the client.
 // A loop is one goroutine that owns its pairs. No call that it makes blocks: a pair moves
 // what it can in a turn, remembers which of its sockets had nothing more to give or to
 // take, and is called again when the kernel says that this has changed (epoll(7),

@@ -81,7 +81,7 @@ func (p *pair) reset(e *end, err error) {
 // that side takes it.
 func (p *pair) abort(cause Cause, err error, client, backend bool) {
 	switch {
-	case p.state == dialing:
+	case p.state <= dialing:
 		p.giveUp(cause, err)
 		return
 	case p.state == delivering && client && backend:

@@ -19,7 +19,7 @@ type pair struct {
 	cause Cause // why it ends; set once, except that a FIN gives way to anything worse
 	err   error
 
-	timer timer  // of the state: dialling, a limit, or delivery
+	timer timer  // of the state: a preamble, dialling, a limit, or delivery
 	used  int64  // when a byte last moved, or what timer is about began
 	acked uint64 // bytes the peers had acknowledged when somebody asked (see checkLimit)
 	left  int    // bytes not delivered, while delivering
@@ -34,7 +34,8 @@ type pair struct {
 type state uint8
 
 const (
-	dialing    state = iota // looks for a backend
+	heading    state = iota // waits for the client's preamble
+	dialing                 // looks for a backend
 	relaying                // both sides are connected
 	delivering              // a side is gone; the other gets what came from it
 	ended                   // both sockets are closed
@@ -59,12 +60,16 @@ func (l *loop) begin(fd int32, client netip.AddrPort, h Handler) {
 	p := &pair{loop: l, client: end{fd: fd}, backend: end{fd: -1}}
 	p.timer.owner = p
 	p.session = h.Arrive(int(fd), client)
-	p.dial(nil)
+	p.expect()
 }
 
 // happened is told of events of one of the sockets.
 func (p *pair) happened(fd int32, events uint32) {
-	if p.state == dialing {
+	switch p.state {
+	case heading:
+		p.head()
+		return
+	case dialing:
 		p.answered(events)
 		return
 	}
@@ -163,12 +168,14 @@ func (p *pair) end() {
 		l.unwatch(fd)
 	}
 	l.connections.Add(-1)
-	p.session.Done(Result{Up: p.up.moved, Down: p.down.moved, Cause: p.cause, Err: p.err})
+	p.session.Done(Result{Up: max(p.up.moved, 0), Down: p.down.moved, Cause: p.cause, Err: p.err})
 }
 
 // expire is called when the timer has run out.
 func (p *pair) expire() {
 	switch p.state {
+	case heading:
+		p.giveUp(Unserved, ErrPreambleLate)
 	case dialing:
 		p.dialTimeout()
 	case relaying:

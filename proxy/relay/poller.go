@@ -79,4 +79,9 @@ func (p *poller) watch(fd int32, events uint32, mark int32) error {
 	return watchEdges(p.epoll, fd, events, mark)
 }
 
+// forget ends what watch began.
+func (p *poller) forget(fd int32) {
+	_ = unix.EpollCtl(p.epoll, unix.EPOLL_CTL_DEL, int(fd), nil) // fails only if it is not watched
+}
+
 func (p *poller) close() { _ = p.file.Close() }

@@ -50,7 +50,8 @@ type Handler interface {
 	Arrive(fd int, client netip.AddrPort) Session
 }
 
-// Session decides about one connection. Its methods are called one after the other.
+// Session decides about one connection. Its methods are called one after the other. It may
+// also be a Preamble.
 type Session interface {
 	// Next says which backend to dial. failed is why the last one was not reached: nil at
 	// first and after a wait, ErrNoAnswer when its time was over. An error ends the

@@ -8,7 +8,7 @@ type stream struct {
 	held  []byte // in memory
 	at    int    // of held, what is written already
 	pipe  *pipe  // in the kernel; nil unless bulk data passes
-	moved int64  // bytes written, altogether
+	moved int64  // bytes written, altogether; below 0 until a preamble is written
 	bulk  bool
 	run   uint8 // reads in a row that speak for changing bulk
 }

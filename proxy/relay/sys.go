@@ -14,9 +14,14 @@ import (
 // code is here.
 
 // receive reads from a socket (recv(2)). At the end of the stream it returns 0.
-func receive(fd int32, b []byte) (int, unix.Errno) {
+func receive(fd int32, b []byte) (int, unix.Errno) { return receiveBy(fd, b, 0) }
+
+// peek is receive that leaves in the socket what it reads.
+func peek(fd int32, b []byte) (int, unix.Errno) { return receiveBy(fd, b, unix.MSG_PEEK) }
+
+func receiveBy(fd int32, b []byte, flags uintptr) (int, unix.Errno) {
 	for {
-		n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_DONTWAIT, 0, 0)
+		n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_DONTWAIT|flags, 0, 0)
 		if errno != unix.EINTR {
 			return int(n), errno
 		}
@@ -24,9 +29,19 @@ func receive(fd int32, b []byte) (int, unix.Errno) {
 }
 
 // send writes to a socket (send(2)) as much as it takes, without SIGPIPE.
-func send(fd int32, b []byte) (int, unix.Errno) {
+func send(fd int32, b []byte) (int, unix.Errno) { return sendBy(fd, b, 0) }
+
+// sendBefore is send of what is followed by more at once, or is not.
+func sendBefore(fd int32, b []byte, more bool) (int, unix.Errno) {
+	if more {
+		return sendBy(fd, b, unix.MSG_MORE)
+	}
+	return sendBy(fd, b, 0)
+}
+
+func sendBy(fd int32, b []byte, flags uintptr) (int, unix.Errno) {
 	for {
-		n, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
+		n, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL|flags, 0, 0)
 		if errno != unix.EINTR {
 			return int(n), errno
 		}

@@ -57,6 +57,15 @@ func unsent(fd int32) int {
 	return n
 }
 
+// unread returns how many received bytes have not been read (SIOCINQ, tcp(7)).
+func unread(fd int32) int {
+	n, err := unix.IoctlGetInt(int(fd), unix.SIOCINQ)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
 // unanswered reports whether the peer has not acknowledged anything for longer than
 // limit although it was asked to, by data or by probes of its closed window: TCP
 // keepalive does not ask while data waits. A live peer that reads nothing answers.
