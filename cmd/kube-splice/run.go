@@ -54,13 +54,11 @@ func runProxy(ctx context.Context, env environment, o options) error {
 	defer records.close()
 	log.Info("starting", "version", versionText(), "node", node, "services", place, "redirect", in.name, "listener ports kept", len(in.kept))
 	ob.events.started()
-	config := proxyConfig(o, in, both(ob.metrics.Record, records.record), log)
-	config.Trouble = ob.events.trouble
-	if config.Engine, err = relayEngine(o); err != nil {
+	d, err := newDaemon(o, in, ob, records, log)
+	if err != nil {
 		return err
 	}
-	d := &daemon{proxy: proxy.New(config), rules: in.rules, pods: o.pods, observer: ob, period: o.syncPeriod, minPeriod: o.minSyncPeriod, log: log}
-	ob.metrics.Watch(d.proxy, records.log)
+	d.ready = dropPrivileges(o, in, log)
 	err = serve(ctx, env, o, d, from)
 	in.close()
 	drain(env, d.proxy, o, log)
@@ -77,6 +75,22 @@ func prepare(env environment, o *options) (log *slog.Logger, node string, err er
 		return nil, "", fmt.Errorf("find this node's name (give --hostname-override): %w", err)
 	}
 	return log, node, nil
+}
+
+// newDaemon returns the daemon loop with its Proxy, which the caller shuts down.
+func newDaemon(o options, in *redirection, ob *observer, records *connectionLog, log *slog.Logger) (*daemon, error) {
+	config := proxyConfig(o, in, both(ob.metrics.Record, records.record), log)
+	config.Trouble = ob.events.trouble
+	var err error
+	if config.Engine, err = relayEngine(o); err != nil {
+		return nil, err
+	}
+	d := &daemon{
+		proxy: proxy.New(config), rules: in.rules, pods: o.pods, observer: ob,
+		period: o.syncPeriod, minPeriod: o.minSyncPeriod, log: log,
+	}
+	ob.metrics.Watch(d.proxy, records.log)
+	return d, nil
 }
 
 func proxyConfig(o options, in *redirection, record func(proxy.Record), log *slog.Logger) proxy.Config {
@@ -109,6 +123,7 @@ func relayEngine(o options) (relay.Engine, error) {
 type redirection struct {
 	name  string
 	rules ruleWriter                      // nil: clients connect to the listeners themselves
+	nft   bool                            // the programs that write them are nft's
 	kept  map[service.ListenerName]uint16 // the listener ports that rules found in the kernel lead to
 	alone io.Closer                       // our claim to be the only one that writes rules
 }
@@ -118,6 +133,7 @@ func openRedirection(ctx context.Context, o options, log *slog.Logger) (*redirec
 	if o.redirect == "none" {
 		return &redirection{name: o.redirect}, nil
 	}
+	raisePrivileges(log)
 	rules, err := redirect.NewIPTables(ctx, redirect.Config{NodePortAddresses: o.nodePortsOn, Log: log})
 	if err != nil {
 		return nil, err
@@ -130,7 +146,7 @@ func openRedirection(ctx context.Context, o options, log *slog.Logger) (*redirec
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("read the rules in the kernel: %w", err), alone.Close())
 	}
-	return &redirection{name: "iptables (" + rules.Backend() + ")", rules: rules, kept: kept, alone: alone}, nil
+	return &redirection{name: "iptables (" + rules.Backend() + ")", rules: rules, nft: rules.Backend() == "nft", kept: kept, alone: alone}, nil
 }
 
 // close lets another process write rules. It may be called again.

@@ -1,0 +1,335 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"kernel.org/pub/linux/libs/security/libcap/cap"
+
+	"github.com/kube-splice/kube-splice/lab"
+)
+
+// setOf returns capabilities as /proc/PID/status has them.
+func setOf(values ...cap.Value) (set uint64) {
+	for _, v := range values {
+		set |= 1 << v
+	}
+	return set
+}
+
+var statusLine = regexp.MustCompile(`(?m)^(Cap...|NoNewPrivs):\t(\w+)$`)
+
+// wantPrivileges demands that a /proc/PID/status has exactly these capabilities in every
+// set, at most those and more in the bounding set, and no way to get others.
+func wantPrivileges(text string, kept, bound uint64) error {
+	lines := statusLine.FindAllStringSubmatch(text, -1)
+	if len(lines) != 6 {
+		return fmt.Errorf("no status of a process: %q", text)
+	}
+	for _, line := range lines {
+		want, name := kept, line[1]
+		switch got, err := strconv.ParseUint(line[2], 16, 64); {
+		case err != nil:
+			return err
+		case name == "NoNewPrivs":
+			want = 1
+			fallthrough
+		case name != "CapBnd":
+			if got != want {
+				return fmt.Errorf("%s is %x, want %x", name, got, want)
+			}
+		case got&^(kept|bound) != 0:
+			return fmt.Errorf("CapBnd is %x, want no more than %x", got, kept|bound)
+		}
+	}
+	return nil
+}
+
+// wantPrivileges demands that every thread of the program has exactly these
+// capabilities, and no more than they and those of bound in the bounding set.
+func (p *program) wantPrivileges(kept, bound uint64) {
+	p.t.Helper()
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", p.cmd.Process.Pid))
+	check(p.t, err)
+	seen := 0
+	for _, thread := range threads {
+		text, err := os.ReadFile(thread)
+		if err != nil {
+			continue // it has ended
+		}
+		seen++
+		if err := wantPrivileges(string(text), kept, bound); err != nil {
+			p.t.Errorf("%s: %v", thread, err)
+		}
+	}
+	if seen < 3 {
+		p.t.Errorf("only %d threads were seen", seen)
+	}
+}
+
+// everything is a bounding set that was left alone.
+const everything = ^uint64(0)
+
+// below1024 is a portal on an address of the node: it is to be held there.
+const below1024 = lab.NodeSecondIP + ":80"
+
+// wantEverythingServed demands that what takes a privilege works, at the start and when
+// it comes later.
+func wantEverythingServed(c *cluster) {
+	c.t.Helper()
+	c.serveAll("pod-a")
+	c.serveUDPAll("pod-a")
+	c.apply("web", newService("web", "10.96.0.10", nodePort(30080)), newSlice("web", []string{podA}))
+	soon(c.t, c.Outside, webAddress, "pod-a")
+	c.publishUDP(podA)
+	eventually(c.t, func() error { return answeredOn(udpClient(c.t, c.Outside, udpAddress), "pod-a") })
+	c.apply("web", newService("web", "10.96.0.11", nodePort(30081), externalIPs(lab.NodeSecondIP)), newSlice("web", []string{podA}))
+	soon(c.t, c.Outside, "10.96.0.11:80", "pod-a")
+	for _, address := range []string{lab.NodeIP + ":30081", below1024} {
+		wantAnswer(c.t, c.Outside, address, "pod-a")
+	}
+	if _, err := c.Node.Listen("tcp", below1024); err == nil {
+		c.t.Errorf("%s is not held", below1024)
+	}
+	wantPage(c.t, c.Outside, "http://"+lab.NodeIP+":10256/healthz", 200, `"healthy":true`)
+}
+
+// noted is a wrapping of a program that notes what its children may do.
+const noted = `cat /proc/self/status >>$DIR/status; exec $REAL "$@"`
+
+func TestRunningProgramKeepsOnlyTheCapabilitiesItNeeds(t *testing.T) {
+	forEachBackend(t, func(c *cluster, programs *programs) {
+		kept, bound := setOf(cap.NET_ADMIN, cap.NET_BIND_SERVICE), setOf(cap.NET_RAW)
+		if programs.backend == "legacy" {
+			kept |= bound
+		}
+		p := c.launch(programs.setup(), "-v", "4")
+		p.waitReady()
+		p.wantPrivileges(kept, bound)
+		programs.wrap("iptables-restore", noted)
+		wantEverythingServed(c)
+		p.wantPrivileges(kept, bound)
+		if err := wantPrivileges(lastStatus(programs.note("status")), kept, bound); err != nil {
+			c.t.Errorf("iptables-restore: %v", err)
+		}
+		for _, line := range []string{"level=WARN", "level=ERROR"} {
+			if err := wantSaid(p, line, 0); err != nil {
+				c.t.Error(err)
+			}
+		}
+		if status := p.kill(syscall.SIGTERM); status != exitOK {
+			c.t.Errorf("status %d after SIGTERM", status)
+		}
+		if said, status := c.runToEnd(programs.setup(), "cleanup"); status != exitOK || len(programs.ours()) > 0 {
+			c.t.Errorf("cleanup ended with %d and left %v: %s", status, programs.ours(), said)
+		}
+	})
+}
+
+// lastStatus returns the last of several /proc/PID/status.
+func lastStatus(all string) string { return all[max(0, strings.LastIndex(all, "Name:")):] }
+
+func TestWithoutRulesNoCapabilityIsKept(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		args []string
+		kept uint64
+	}{
+		"ports above 1023": {nil, 0},
+		"health below":     {words("--healthz-bind-address 0.0.0.0:81"), setOf(cap.NET_BIND_SERVICE)},
+		"metrics below":    {words("--metrics-bind-address 127.0.0.1:82"), setOf(cap.NET_BIND_SERVICE)},
+		"listeners below":  {words("--proxy-port-range 83"), setOf(cap.NET_BIND_SERVICE)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t)
+			c.small()
+			p := c.start(append(words("--redirect none --proxy-port-range 42000"), test.args...)...)
+			p.wantPrivileges(test.kept, 0)
+			for _, port := range words("42000 81 82 83") {
+				if wanted := port == "42000" && name != "listeners below"; wanted || strings.Contains(strings.Join(test.args, " ")+".", port+".") {
+					conn, err := c.Node.Dial("tcp", "127.0.0.1:"+port, patience)
+					check(t, err)
+					check(t, conn.Close())
+				}
+			}
+			if err := wantSaid(p, "level=WARN", 0); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// byNobody prepares the program as run by a user without privileges, from a folder of
+// manifests that this user can read.
+func (c *cluster) byNobody(args ...string) *program {
+	c.t.Helper()
+	c.manifests = openFolder(c.t)
+	p := &program{
+		t: c.t, cmd: asNobody(c.t, append(words("--hostname-override node -v 4 --manifests "+c.manifests), args...)...),
+		said: watchedOutput{word: "msg=ready", found: make(chan struct{})}, exited: make(chan struct{}),
+	}
+	p.cmd.Env = append(os.Environ(), asProgram+"=1")
+	p.cmd.Stderr = &p.said
+	return p
+}
+
+// needed are the capabilities that docs and manifests tell people to give.
+var needed = []cap.Value{cap.NET_ADMIN, cap.NET_RAW, cap.NET_BIND_SERVICE}
+
+func TestAnotherUserServesWithAmbientCapabilities(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	p := c.byNobody()
+	for _, v := range needed {
+		p.cmd.SysProcAttr.AmbientCaps = append(p.cmd.SysProcAttr.AmbientCaps, uintptr(v))
+	}
+	c.wantServedByNobody(p)
+
+	cleanup := asNobody(t, "cleanup")
+	cleanup.SysProcAttr.AmbientCaps = p.cmd.SysProcAttr.AmbientCaps
+	said, _ := toEnd(t, cleanup, c.Node.Start)
+	if left := c.ourRules(); len(left) > 0 {
+		t.Errorf("cleanup left %v: %s", left, said)
+	}
+}
+
+// This is how the image has them: none is in effect at the start, and the kernel hands
+// none on.
+func TestAnotherUserServesWithCapabilitiesOfTheFile(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	p := c.byNobody()
+	binary, err := os.ReadFile("/proc/self/exe")
+	check(t, err)
+	p.cmd.Path = filepath.Join(openFolder(t), "kube-splice")
+	check(t, os.WriteFile(p.cmd.Path, binary, 0o755))
+	set := cap.NewSet()
+	check(t, set.SetFlag(cap.Permitted, true, needed...))
+	check(t, set.SetFile(p.cmd.Path))
+	c.wantServedByNobody(p)
+}
+
+func (c *cluster) wantServedByNobody(p *program) {
+	c.t.Helper()
+	c.run(p)
+	p.waitReady()
+	kept := setOf(cap.NET_ADMIN, cap.NET_BIND_SERVICE)
+	p.wantPrivileges(kept, everything)
+	wantEverythingServed(c)
+	p.wantPrivileges(kept, everything)
+	if err := wantSaid(p, "level=ERROR", 0); err != nil {
+		c.t.Error(err)
+	}
+	if status := p.kill(syscall.SIGTERM); status != exitOK {
+		c.t.Errorf("status %d after SIGTERM", status)
+	}
+}
+
+// giveAway makes files another user's, and closes them to all others.
+func giveAway(t *testing.T, paths ...string) {
+	t.Helper()
+	for _, path := range paths {
+		check(t, os.Chmod(path, 0o700))
+		if err := os.Chown(path, nobody, nobody); err != nil {
+			t.Skip("only root can give files away; without root, only one's own files can be read anyway")
+		}
+	}
+}
+
+// Root is asked to serve what is in somebody's home.
+func TestManifestsOfAnotherUserAreFollowed(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.small()
+	giveAway(t, c.manifests)
+	p := c.start()
+	p.wantPrivileges(setOf(cap.NET_ADMIN, cap.NET_BIND_SERVICE, cap.DAC_READ_SEARCH), setOf(cap.NET_RAW))
+	text := asText(t, newService("web", "10.96.0.11"), newSlice("web", []string{podA}))
+	check(t, os.WriteFile(c.manifestPath("web"), []byte(text), 0o600))
+	giveAway(t, c.manifestPath("web"))
+	soon(t, c.Outside, "10.96.0.11:80", "pod-a")
+}
+
+func TestConnectionLogInAFolderOfAnotherUserIsOpenedAnew(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.small()
+	folder := t.TempDir()
+	giveAway(t, folder)
+	log := filepath.Join(folder, "connections.log")
+	p := c.start("--connection-log-file", log)
+	p.wantPrivileges(setOf(cap.NET_ADMIN, cap.NET_BIND_SERVICE, cap.DAC_OVERRIDE), setOf(cap.NET_RAW))
+	check(t, os.Rename(log, log+".1"))
+	check(t, p.cmd.Process.Signal(syscall.SIGHUP))
+	eventually(t, func() error {
+		_, err := os.Stat(log)
+		return err
+	})
+}
+
+// Securebits forbid to raise an ambient capability.
+func TestPrivilegesThatCannotBeSetAreSaidOnceAndDoNotMatter(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	p := c.launch("export " + noAmbient + "=1")
+	p.waitReady()
+	wantEverythingServed(c)
+	if err := wantSaid(p, "level=WARN", 1); err != nil {
+		t.Error(err)
+	}
+	if err := wantSaid(p, "set ambient capabilities", 1); err != nil {
+		t.Error(err)
+	}
+}
+
+// The tests are built with cgo, for the race detector, and set capabilities in another
+// way than the static program that people run.
+func TestStaticProgramKeepsOnlyTheCapabilitiesItNeeds(t *testing.T) {
+	t.Parallel()
+	static := filepath.Join(t.TempDir(), "kube-splice")
+	build := exec.Command("go", "build", "-trimpath", "-o", static, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build: %v: %s", err, out)
+	}
+	c := newCluster(t)
+	p := c.prepare("")
+	p.cmd.Args[3] = static // in the place of os.Args[0]
+	c.run(p)
+	p.waitReady()
+	kept, bound := setOf(cap.NET_ADMIN, cap.NET_BIND_SERVICE), setOf(cap.NET_RAW)
+	p.wantPrivileges(kept, bound)
+	wantEverythingServed(c)
+	p.wantPrivileges(kept, bound)
+}
+
+// A program that root starts could have the bounding set again.
+func TestProgramsThatRootStartsGetNoMoreWhereTheBoundingSetStays(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	programs := c.programs("nft")
+	programs.wrap("iptables-restore", noted)
+	lowered := `[ -n "$LOCKED" ] || LOCKED=1 exec setpriv --bounding-set=-setpcap /bin/sh -c 'exec "$0" "$@"' "$0" "$@"`
+	p := c.launch(programs.setup()+"\n"+lowered, "-v", "4")
+	p.waitReady()
+	wantEverythingServed(c)
+	kept := setOf(cap.NET_ADMIN, cap.NET_BIND_SERVICE)
+	p.wantPrivileges(kept, everything)
+	if err := wantPrivileges(lastStatus(programs.note("status")), kept, everything); err != nil {
+		t.Errorf("iptables-restore: %v", err)
+	}
+	if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid)); err != nil || wantPrivileges(string(text), kept, 0) == nil {
+		t.Errorf("the bounding set was lowered, so this showed nothing (%v)", err)
+	}
+	if err := wantSaid(p, "level=WARN", 0); err != nil {
+		t.Error(err)
+	}
+}
