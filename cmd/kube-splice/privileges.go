@@ -32,27 +32,39 @@ func raisePrivileges(log *slog.Logger) {
 // has no use for, so that whoever gets hold of it, or of a program it starts, gets no
 // more. What cannot be dropped is said once, and the program goes on.
 //
-// The raw socket, by which packets can be read and forged, is for legacy iptables. The
-// first writing of rules removes old ones there, and may need it yet; where nft's
-// programs are used, it is to be dropped by the returned function after that.
+// The first writing of rules removes old ones from legacy iptables, also where nft's is
+// in use. What only legacy iptables takes is then dropped by the returned function, to be
+// called after that.
 func dropPrivileges(o options, in *redirection, log *slog.Logger) (ready func()) {
-	kept := o.neededPrivileges(in)
-	more, err := o.forFiles(kept)
-	if keepOnly(append(kept, more...), err, log) != nil || !in.nft {
+	lasting := o.neededPrivileges(in)
+	files, err := o.forFiles(lasting)
+	lasting = append(lasting, files...)
+	first := lasting
+	if in.rules != nil {
+		first = append(slices.Clone(lasting), forLegacy()...)
+	}
+	if keepOnly(first, err, log) != nil || !in.nft {
 		return func() {}
 	}
-	return func() {
-		kept := slices.DeleteFunc(permitted(), func(v cap.Value) bool { return v == cap.NET_RAW })
-		_ = keepOnly(kept, nil, log)
-	}
+	return func() { _ = keepOnly(lasting, nil, log) }
 }
 
-// neededPrivileges are the capabilities that opening sockets and writing rules take.
+// forLegacy are the capabilities that the legacy iptables programs take besides: they
+// speak through a raw socket, by which packets can be read and forged too, and read
+// files of root's, the lock and the list of tables.
+func forLegacy() []cap.Value {
+	if os.Geteuid() == 0 {
+		return []cap.Value{cap.NET_RAW}
+	}
+	return []cap.Value{cap.NET_RAW, cap.DAC_READ_SEARCH}
+}
+
+// neededPrivileges are the capabilities that opening sockets and writing nft's rules
+// take.
 func (o *options) neededPrivileges(in *redirection) []cap.Value {
 	if in.rules != nil {
 		return []cap.Value{
 			cap.NET_ADMIN,        // rules, the mark of our own sockets (SO_MARK), conntrack, big socket buffers
-			cap.NET_RAW,          // legacy iptables speaks through a raw socket
 			cap.NET_BIND_SERVICE, // portals and health checks below 1024 may come at any time
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -167,66 +168,90 @@ func TestWithoutRulesNoCapabilityIsKept(t *testing.T) {
 	}
 }
 
+func TestAnotherUserServesWithTheCapabilitiesOfTheUnit(t *testing.T) {
+	unit := readUnit(t)
+	forEachBackend(t, func(c *cluster, programs *programs) {
+		p := c.byNobody(programs)
+		for _, v := range capabilitiesNamed(t, unit["AmbientCapabilities"][0]) {
+			p.cmd.SysProcAttr.AmbientCaps = append(p.cmd.SysProcAttr.AmbientCaps, uintptr(v))
+		}
+		c.wantServedByNobody(p, programs)
+
+		cleanup := asNobody(c.t, "cleanup")
+		cleanup.SysProcAttr.AmbientCaps = p.cmd.SysProcAttr.AmbientCaps
+		cleanup.Env = slices.Clone(p.cmd.Env)
+		said, status := toEnd(c.t, cleanup, c.Node.Start)
+		if left := programs.ours(); status != exitOK || len(left) > 0 {
+			c.t.Errorf("cleanup ended with %d and left %v: %s", status, left, said)
+		}
+	})
+}
+
+var setcap = regexp.MustCompile(`(?m)setcap (\S+)=p /usr/local/bin/kube-splice`)
+
+// None is in effect at the start, and the kernel hands none on.
+func TestAnotherUserServesWithTheCapabilitiesOfTheImage(t *testing.T) {
+	image, err := os.ReadFile("../../Dockerfile")
+	check(t, err)
+	given := setcap.FindSubmatch(image)
+	if given == nil || !strings.Contains(string(image), "\nUSER 65532") {
+		t.Fatal("the image gives another user no capabilities")
+	}
+	forEachBackend(t, func(c *cluster, programs *programs) {
+		p := c.byNobody(programs)
+		binary, err := os.ReadFile("/proc/self/exe")
+		check(c.t, err)
+		p.cmd.Path = filepath.Join(openFolder(c.t), "kube-splice")
+		check(c.t, os.WriteFile(p.cmd.Path, binary, 0o755))
+		set := cap.NewSet()
+		check(c.t, set.SetFlag(cap.Permitted, true, capabilitiesNamed(c.t, strings.ReplaceAll(string(given[1]), ",", " "))...))
+		check(c.t, set.SetFile(p.cmd.Path))
+		c.wantServedByNobody(p, programs)
+	})
+}
+
+// capabilitiesNamed reads names that are separated by blanks.
+func capabilitiesNamed(t testing.TB, names string) (all []cap.Value) {
+	t.Helper()
+	for _, name := range words(strings.ToLower(names)) {
+		v, err := cap.FromName(name)
+		check(t, err)
+		all = append(all, v)
+	}
+	return all
+}
+
 // byNobody prepares the program as run by a user without privileges, from a folder of
-// manifests that this user can read.
-func (c *cluster) byNobody(args ...string) *program {
+// manifests that this user can read. The lock of legacy iptables is root's, as on a node.
+func (c *cluster) byNobody(programs *programs) *program {
 	c.t.Helper()
 	c.manifests = openFolder(c.t)
+	check(c.t, os.Chmod(filepath.Dir(programs.dir), 0o755))
+	check(c.t, os.WriteFile(programs.lock(), nil, 0o600))
 	p := &program{
-		t: c.t, cmd: asNobody(c.t, append(words("--hostname-override node -v 4 --manifests "+c.manifests), args...)...),
+		t: c.t, cmd: asNobody(c.t, words("--hostname-override node -v 4 --manifests "+c.manifests)...),
 		said: watchedOutput{word: "msg=ready", found: make(chan struct{})}, exited: make(chan struct{}),
 	}
-	p.cmd.Env = append(os.Environ(), asProgram+"=1")
+	p.cmd.Env = append(os.Environ(), asProgram+"=1", "PATH="+programs.dir+":"+os.Getenv("PATH"), "XTABLES_LOCKFILE="+programs.lock())
 	p.cmd.Stderr = &p.said
 	return p
 }
 
-// needed are the capabilities that docs and manifests tell people to give.
-var needed = []cap.Value{cap.NET_ADMIN, cap.NET_RAW, cap.NET_BIND_SERVICE}
-
-func TestAnotherUserServesWithAmbientCapabilities(t *testing.T) {
-	t.Parallel()
-	c := newCluster(t)
-	p := c.byNobody()
-	for _, v := range needed {
-		p.cmd.SysProcAttr.AmbientCaps = append(p.cmd.SysProcAttr.AmbientCaps, uintptr(v))
-	}
-	c.wantServedByNobody(p)
-
-	cleanup := asNobody(t, "cleanup")
-	cleanup.SysProcAttr.AmbientCaps = p.cmd.SysProcAttr.AmbientCaps
-	said, _ := toEnd(t, cleanup, c.Node.Start)
-	if left := c.ourRules(); len(left) > 0 {
-		t.Errorf("cleanup left %v: %s", left, said)
-	}
-}
-
-// This is how the image has them: none is in effect at the start, and the kernel hands
-// none on.
-func TestAnotherUserServesWithCapabilitiesOfTheFile(t *testing.T) {
-	t.Parallel()
-	c := newCluster(t)
-	p := c.byNobody()
-	binary, err := os.ReadFile("/proc/self/exe")
-	check(t, err)
-	p.cmd.Path = filepath.Join(openFolder(t), "kube-splice")
-	check(t, os.WriteFile(p.cmd.Path, binary, 0o755))
-	set := cap.NewSet()
-	check(t, set.SetFlag(cap.Permitted, true, needed...))
-	check(t, set.SetFile(p.cmd.Path))
-	c.wantServedByNobody(p)
-}
-
-func (c *cluster) wantServedByNobody(p *program) {
+func (c *cluster) wantServedByNobody(p *program, programs *programs) {
 	c.t.Helper()
+	kept := setOf(cap.NET_ADMIN, cap.NET_BIND_SERVICE)
+	if programs.backend == "legacy" {
+		kept |= setOf(cap.NET_RAW, cap.DAC_READ_SEARCH)
+	}
 	c.run(p)
 	p.waitReady()
-	kept := setOf(cap.NET_ADMIN, cap.NET_BIND_SERVICE)
 	p.wantPrivileges(kept, everything)
 	wantEverythingServed(c)
 	p.wantPrivileges(kept, everything)
-	if err := wantSaid(p, "level=ERROR", 0); err != nil {
-		c.t.Error(err)
+	for _, line := range []string{"level=WARN", "level=ERROR"} {
+		if err := wantSaid(p, line, 0); err != nil {
+			c.t.Error(err)
+		}
 	}
 	if status := p.kill(syscall.SIGTERM); status != exitOK {
 		c.t.Errorf("status %d after SIGTERM", status)
