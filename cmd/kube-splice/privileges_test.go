@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -283,21 +284,42 @@ func TestManifestsOfAnotherUserAreFollowed(t *testing.T) {
 	soon(t, c.Outside, "10.96.0.11:80", "pod-a")
 }
 
-func TestConnectionLogInAFolderOfAnotherUserIsOpenedAnew(t *testing.T) {
+// As logrotate leaves it: the new file is the log's owner's, or is not there yet.
+func TestConnectionLogOfAnotherUserIsOpenedAnew(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t)
-	c.small()
-	folder := t.TempDir()
-	giveAway(t, folder)
-	log := filepath.Join(folder, "connections.log")
-	p := c.start("--connection-log-file", log)
-	p.wantPrivileges(setOf(cap.NET_ADMIN, cap.NET_BIND_SERVICE, cap.DAC_OVERRIDE), setOf(cap.NET_RAW))
-	check(t, os.Rename(log, log+".1"))
-	check(t, p.cmd.Process.Signal(syscall.SIGHUP))
-	eventually(t, func() error {
-		_, err := os.Stat(log)
-		return err
-	})
+	for name, rotate := range map[string]func(t *testing.T, folder, log string){
+		"file": func(t *testing.T, _, log string) {
+			check(t, os.WriteFile(log, nil, 0o600))
+			giveAway(t, log)
+		},
+		"folder": func(t *testing.T, folder, _ string) {
+			giveAway(t, folder)
+			check(t, os.Chmod(folder, 0o755))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t)
+			c.small()
+			folder := t.TempDir()
+			log := filepath.Join(folder, "connections.log")
+			rotate(t, folder, log)
+			p := c.start("--connection-log-file", log)
+			p.log = log
+			p.wantPrivileges(setOf(cap.NET_ADMIN, cap.NET_BIND_SERVICE, cap.DAC_OVERRIDE), setOf(cap.NET_RAW))
+			check(t, os.Rename(log, log+".1"))
+			rotate(t, folder, log)
+			check(t, p.cmd.Process.Signal(syscall.SIGHUP))
+			eventually(t, func() error {
+				wantAnswer(t, c.Outside, webAddress, "pod-a")
+				text, err := os.ReadFile(log)
+				if err == nil && len(text) == 0 {
+					err = errors.New("nothing is written to the new file")
+				}
+				return err
+			})
+		})
+	}
 }
 
 // Securebits forbid to raise an ambient capability.

@@ -38,11 +38,8 @@ func runProxy(ctx context.Context, env environment, o options) error {
 		return err
 	}
 	in, err := openRedirection(ctx, o, log)
-	if err != nil && ctx.Err() != nil {
-		return nil // we were told to stop; err says no more than that
-	}
 	if err != nil {
-		return err
+		return unlessEnded(ctx, err)
 	}
 	defer in.close()
 	o.kubeProxy.say(log)
@@ -62,6 +59,14 @@ func runProxy(ctx context.Context, env environment, o options) error {
 	err = serve(ctx, env, o, d, from)
 	in.close()
 	drain(env, d.proxy, o, log)
+	return err
+}
+
+// unlessEnded returns err, or nil when we were told to stop: err says no more than that.
+func unlessEnded(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
 	return err
 }
 
