@@ -10,6 +10,17 @@ TEST_PACKAGES := $(DEMO_PACKAGES) nftables conntrack socat strace util-linux pro
 BENCH_PACKAGES := $(DEMO_PACKAGES) haproxy nginx libnginx-mod-stream util-linux gcc libc6-dev
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
+GOSEC := github.com/securego/gosec/v2/cmd/gosec@v2.30.0
+# What gosec finds and is meant:
+#   G103, G115  system calls take pointers, and numbers of the kernel's sizes
+#   G204        the iptables programs, and the demo's own command, are run by name
+#   G302, G306  the connection log is for its group, a written configuration for all
+#   G304        the files are those that the operator names, or the kernel's own
+#   G404        nobody gains by guessing which port or endpoint is next
+# The lab is no part of a node: its folders are open, as ip-netns(8) makes them.
+GOSEC_MEANT := proxy/.*:G103,G115,G404;balancer/.*:G404;redirect/.*:G204;cmd/.*:G204,G302,G304
+GOSEC_MEANT := $(GOSEC_MEANT);config/.*:G304,G306;source/.*:G304;lab/.*:G104,G115,G301,G302,G304,G705
 # What the tests are called whose outcome is the relay engine's.
 CONNECTION_TESTS := Sending|HalfClosed|Reset|EndpointThat|Dials|BytesSent|ReadyEndpoints|Vanished|Keepalive|Probes|Shortage|IdleTimeout|Header|Terminated|KilledProgram|LineForEveryEnd
 FUZZTIME ?= 30s
@@ -85,11 +96,16 @@ bench-go: ## run the benchmarks of the balancer, the listeners and the rules
 	go test -run '^$$' -bench . -benchmem ./balancer ./proxy ./redirect
 
 .PHONY: lint
-lint: ## gofmt, go vet, staticcheck
+lint: ## gofmt, go vet, staticcheck, gosec (its first build takes some minutes)
 	@test -z "$$(gofmt -l .)" || { echo "gofmt would change: $$(gofmt -l .)"; exit 1; }
 	go vet $(PKGS)
 	go vet -tags cluster ./cmd/kube-splice
 	go run $(STATICCHECK) $(PKGS)
+	go run $(GOSEC) -quiet -exclude-dir testdata -nosec-require-rules -nosec-require-justification -exclude-rules '$(GOSEC_MEANT)' $(PKGS)
+
+.PHONY: vulncheck
+vulncheck: ## govulncheck: calls that reach known vulnerabilities; asks https://vuln.go.dev
+	go run $(GOVULNCHECK) $(PKGS)
 
 .PHONY: image
 image: ## build the container image kube-splice:latest

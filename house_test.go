@@ -52,6 +52,7 @@ var onlyImporter = map[string][]string{
 	"github.com/prometheus/":         {"status"},
 	"github.com/ti-mo/":              {"proxy/datagram"},
 	"github.com/pires/":              {"proxy/header"},
+	"kernel.org/":                    {"cmd/kube-splice"},
 }
 
 const (
@@ -178,9 +179,9 @@ func TestReadmeNamesItsTwoCommands(t *testing.T) {
 }
 
 // testNamed finds a test that a table names to prove its row.
-var testNamed = regexp.MustCompile("`(Test[A-Z]\\w+)`")
+var testNamed = regexp.MustCompile("`((?:Test|Fuzz)[A-Z]\\w+)`")
 
-func TestCompatibilityIsProvenByTestsThatExist(t *testing.T) {
+func TestWhatDocumentsClaimIsProvenByTestsThatExist(t *testing.T) {
 	there := map[string]bool{}
 	for _, f := range goFiles(t) {
 		for _, decl := range f.ast.Decls {
@@ -189,18 +190,38 @@ func TestCompatibilityIsProvenByTestsThatExist(t *testing.T) {
 			}
 		}
 	}
-	text, err := os.ReadFile("docs/compatibility.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for number, line := range strings.Split(string(text), "\n") {
-		for _, named := range testNamed.FindAllStringSubmatch(line, -1) {
-			if !there[named[1]] {
-				t.Errorf("docs/compatibility.md:%d names %s, which is no test", number+1, named[1])
-			}
-		}
+	for number, line := range lines(t, "docs/compatibility.md") {
+		checkNames(t, "docs/compatibility.md", number, line, there)
 		if cells := strings.Split(line, "|"); len(cells) > 4 && strings.TrimSpace(cells[2]) == "same" && strings.TrimSpace(cells[4]) == "" {
 			t.Errorf("docs/compatibility.md:%d says same and names no test", number+1)
 		}
 	}
+	for number, line := range lines(t, "SECURITY.md") {
+		named := checkNames(t, "SECURITY.md", number, line, there)
+		isRow := strings.HasPrefix(line, "| ") && !strings.HasPrefix(line, "| may")
+		if isRow && named == 0 && !strings.Contains(line, "not shown by a test") {
+			t.Errorf("SECURITY.md:%d names no test, and does not say that there is none", number+1)
+		}
+	}
+}
+
+func lines(t *testing.T, path string) []string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Split(string(text), "\n")
+}
+
+// checkNames returns how many tests a line names, all of which have to be there.
+func checkNames(t *testing.T, path string, number int, line string, there map[string]bool) int {
+	t.Helper()
+	all := testNamed.FindAllStringSubmatch(line, -1)
+	for _, named := range all {
+		if !there[named[1]] {
+			t.Errorf("%s:%d names %s, which is no test", path, number+1, named[1])
+		}
+	}
+	return len(all)
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -52,7 +53,9 @@ var errEmpty = errors.New("it is empty")
 // document, counting from 1 and counting only documents that hold something.
 func (d *decoder) decode(data []byte) (contents, error) {
 	var c contents
-	reader := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
+	// A last line without an end is lost if it just fills the reader's buffer.
+	ended := io.MultiReader(bytes.NewReader(data), strings.NewReader("\n"))
+	reader := yaml.NewYAMLReader(bufio.NewReader(ended))
 	for line := 1; ; {
 		text, err := reader.Read()
 		if errors.Is(err, io.EOF) {

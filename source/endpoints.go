@@ -116,7 +116,7 @@ func slicePorts(slice *discoveryv1.EndpointSlice, say say) []backendPort {
 			say("port %q is ignored: %d is not in 1-65535", *p.Name, number)
 			continue
 		}
-		ports = append(ports, backendPort{*p.Name, ptr.Deref(p.Protocol, corev1.ProtocolTCP), uint16(number)})
+		ports = append(ports, backendPort{*p.Name, ptr.Deref(p.Protocol, corev1.ProtocolTCP), uint16(number)}) // #nosec G115 -- isPort was asked
 	}
 	return ports
 }

@@ -93,7 +93,10 @@ func TestDocumentsMayComeInManyForms(t *testing.T) {
 	item := func(name, ip string) string {
 		return `{"metadata":{"name":"` + name + `"},"spec":{"clusterIP":"10.96.0.` + ip + `","ports":[{"port":80}]}}`
 	}
+	buffer := `{"apiVersion":"v1","kind":"ServiceList","items":[` + item("a", "1") + "," + item("b", "2") + "]"
+	buffer += strings.Repeat(" ", 4096-len(buffer)-1) + "}"
 	for name, text := range map[string]string{
+		"a full buffer":    buffer,
 		"documents":        manifest("a", "1") + "---\n" + manifest("b", "2"),
 		"empty documents":  "# head\n---\n---\n" + manifest("a", "1") + "---   # b\n" + manifest("b", "2") + "---\n# tail\n---\nnull\n",
 		"carriage returns": strings.ReplaceAll(manifest("a", "1")+"---\n"+manifest("b", "2"), "\n", "\r\n"),

@@ -86,7 +86,7 @@ func servedPorts(svc *corev1.Service, common service.Port, said *notices) []serv
 			say("port %q (%d) has no nodePort and nothing assigns one here: set spec.ports[].nodePort", sp.Name, sp.Port)
 		}
 		p := common
-		p.Name, p.Number, p.NodePort = name, uint16(sp.Port), nodePort
+		p.Name, p.Number, p.NodePort = name, uint16(sp.Port), nodePort // #nosec G115 -- checkPort asked isPort
 		served = append(served, p)
 	}
 	return served
@@ -159,7 +159,7 @@ func checkPort(svc *corev1.Service, sp corev1.ServicePort) (service.Name, uint16
 	if sp.NodePort != 0 && !isPort(sp.NodePort) {
 		return name, 0, fmt.Errorf("nodePort %d is not in 1-65535", sp.NodePort)
 	}
-	return name, uint16(sp.NodePort), nil
+	return name, uint16(sp.NodePort), nil // #nosec G115 -- isPort was asked, or it is 0
 }
 
 func hasNodePorts(spec *corev1.ServiceSpec) bool {
@@ -235,5 +235,5 @@ func healthCheckNodePort(svc *corev1.Service) uint16 {
 	if spec.Type != corev1.ServiceTypeLoadBalancer || spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal || !isPort(spec.HealthCheckNodePort) {
 		return 0
 	}
-	return uint16(spec.HealthCheckNodePort)
+	return uint16(spec.HealthCheckNodePort) // #nosec G115 -- isPort was asked
 }

@@ -24,6 +24,7 @@ again. It may be run again, and leaves every other rule as it is.`,
 
 func runCleanup(ctx context.Context, env environment) error {
 	log := newLog(env.Stderr, "text", 0)
+	raisePrivileges(log)
 	removed, err := redirect.Cleanup(ctx, redirect.Config{Log: log})
 	if err != nil {
 		return err

@@ -28,6 +28,7 @@ type daemon struct {
 	observer  *observer
 	period    time.Duration
 	minPeriod time.Duration
+	ready     func() // called once, when the first Snapshot is served
 	log       *slog.Logger
 
 	snap    *service.Snapshot // the latest; nil before the first
@@ -158,6 +159,7 @@ func (d *daemon) settle() {
 	d.observer.inForce(d.snap)
 	if !d.settled {
 		d.settled = true
+		d.ready()
 		d.log.Info("ready", "service ports", len(d.snap.Ports), "portals", len(d.want.Bindings), "failed", d.proxy.Counts().Failing)
 	}
 }

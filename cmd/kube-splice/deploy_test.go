@@ -138,6 +138,9 @@ func TestKustomizationsListTheFilesBesideThem(t *testing.T) {
 	folders, err := os.ReadDir(deployFolder)
 	check(t, err)
 	for _, folder := range folders {
+		if folder.Name() == "systemd" {
+			continue // has no kustomization
+		}
 		var k struct {
 			APIVersion, Kind string
 			Resources        []string

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"kernel.org/pub/linux/libs/security/libcap/cap"
 
 	"github.com/kube-splice/kube-splice/lab"
 )
@@ -25,8 +26,14 @@ import (
 // the whole program, race detector included.
 const asProgram = "KUBE_SPLICE_TEST_AS_PROGRAM"
 
+// noAmbient makes it a program that may not raise ambient capabilities.
+const noAmbient = "KUBE_SPLICE_TEST_NO_AMBIENT"
+
 func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
+		if os.Getenv(noAmbient) != "" {
+			_ = cap.SecbitNoCapAmbientRaise.Set() // the test sees whether
+		}
 		main()
 	}
 	// Programs built with the race detector wait for a second when they end.
@@ -70,7 +77,7 @@ func check(t testing.TB, err error) {
 func (c *cluster) apply(manifest string, objects ...any) {
 	c.t.Helper()
 	path := c.manifestPath(manifest)
-	check(c.t, os.WriteFile(path+".new", []byte(asText(c.t, objects...)), 0o600))
+	check(c.t, os.WriteFile(path+".new", []byte(asText(c.t, objects...)), 0o644))
 	check(c.t, os.Rename(path+".new", path))
 }
 

@@ -38,11 +38,8 @@ func runProxy(ctx context.Context, env environment, o options) error {
 		return err
 	}
 	in, err := openRedirection(ctx, o, log)
-	if err != nil && ctx.Err() != nil {
-		return nil // we were told to stop; err says no more than that
-	}
 	if err != nil {
-		return err
+		return unlessEnded(ctx, err)
 	}
 	defer in.close()
 	o.kubeProxy.say(log)
@@ -54,21 +51,22 @@ func runProxy(ctx context.Context, env environment, o options) error {
 	defer records.close()
 	log.Info("starting", "version", versionText(), "node", node, "services", place, "redirect", in.name, "listener ports kept", len(in.kept))
 	ob.events.started()
-	config := proxyConfig(o, in, both(ob.metrics.Record, records.record), log)
-	if config.Engine, err = relayEngine(o); err != nil {
+	d, err := newDaemon(o, in, ob, records, log)
+	if err != nil {
 		return err
 	}
-	config.Trouble = ob.events.trouble
-	d := &daemon{proxy: proxy.New(config), rules: in.rules, pods: o.pods, observer: ob, period: o.syncPeriod, minPeriod: o.minSyncPeriod, log: log}
-	ob.metrics.Watch(d.proxy, records.log)
-	return d.serveAndDrain(ctx, env, o, from, in)
+	d.ready = dropPrivileges(o, in, log)
+	err = serve(ctx, env, o, d, from)
+	in.close()
+	drain(env, d.proxy, o, log)
+	return err
 }
 
-// serveAndDrain serves until ctx ends, then drains the proxy. The rules are ours no more by then.
-func (d *daemon) serveAndDrain(ctx context.Context, env environment, o options, from services, in *redirection) error {
-	err := serve(ctx, env, o, d, from)
-	in.close()
-	drain(env, d.proxy, o, d.log)
+// unlessEnded returns err, or nil when we were told to stop: err says no more than that.
+func unlessEnded(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
 	return err
 }
 
@@ -82,6 +80,22 @@ func prepare(env environment, o *options) (log *slog.Logger, node string, err er
 		return nil, "", fmt.Errorf("find this node's name (give --hostname-override): %w", err)
 	}
 	return log, node, nil
+}
+
+// newDaemon returns the daemon loop with its Proxy, which the caller shuts down.
+func newDaemon(o options, in *redirection, ob *observer, records *connectionLog, log *slog.Logger) (*daemon, error) {
+	config := proxyConfig(o, in, both(ob.metrics.Record, records.record), log)
+	config.Trouble = ob.events.trouble
+	var err error
+	if config.Engine, err = relayEngine(o); err != nil {
+		return nil, err
+	}
+	d := &daemon{
+		proxy: proxy.New(config), rules: in.rules, pods: o.pods, observer: ob,
+		period: o.syncPeriod, minPeriod: o.minSyncPeriod, log: log,
+	}
+	ob.metrics.Watch(d.proxy, records.log)
+	return d, nil
 }
 
 func proxyConfig(o options, in *redirection, record func(proxy.Record), log *slog.Logger) proxy.Config {
@@ -115,6 +129,7 @@ func relayEngine(o options) (relay.Engine, error) {
 type redirection struct {
 	name  string
 	rules ruleWriter                      // nil: clients connect to the listeners themselves
+	nft   bool                            // the programs that write them are nft's
 	kept  map[service.ListenerName]uint16 // the listener ports that rules found in the kernel lead to
 	alone io.Closer                       // our claim to be the only one that writes rules
 }
@@ -124,6 +139,7 @@ func openRedirection(ctx context.Context, o options, log *slog.Logger) (*redirec
 	if o.redirect == "none" {
 		return &redirection{name: o.redirect}, nil
 	}
+	raisePrivileges(log)
 	rules, err := redirect.NewIPTables(ctx, redirect.Config{NodePortAddresses: o.nodePortsOn, Log: log})
 	if err != nil {
 		return nil, err
@@ -136,7 +152,7 @@ func openRedirection(ctx context.Context, o options, log *slog.Logger) (*redirec
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("read the rules in the kernel: %w", err), alone.Close())
 	}
-	return &redirection{name: "iptables (" + rules.Backend() + ")", rules: rules, kept: kept, alone: alone}, nil
+	return &redirection{name: "iptables (" + rules.Backend() + ")", rules: rules, nft: rules.Backend() == "nft", kept: kept, alone: alone}, nil
 }
 
 // close lets another process write rules. It may be called again.
