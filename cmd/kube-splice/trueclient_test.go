@@ -128,6 +128,7 @@ func TestSourceRangesAdmitTheTrueClient(t *testing.T) {
 	for _, at := range []string{balancer, port} {
 		within(t, time.Second, func() error { _, err := askFor(c, at, "198.51.100.1:1"); return err })
 		within(t, time.Second, func() error { return deniedTo(c, at, "192.0.2.129:1") })
+		within(t, time.Second, func() error { _, err := askFor(c, at, "[2001:db8:c::1]:1"); return err }) // a family without ranges
 	}
 	edit("")
 	for _, at := range []string{balancer, port} {

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -297,14 +298,19 @@ func TestAbortEndsThoseThatWaitForAPreamble(t *testing.T) {
 func TestClientsThatWaitForTheirPreambleLeaveNothing(t *testing.T) {
 	for name := range engines { // not in parallel: descriptors are the process's
 		t.Run(name, func(t *testing.T) {
-			a := newAnnouncing(t, name, 500*time.Millisecond, "")
-			before := descriptors(t)
+			a := newAnnouncing(t, name, time.Second, "")
+			before, goroutines := descriptors(t), runtime.NumGoroutine()
 			const n = 300
+			var waiting []*announced
 			for range n {
 				a.client(t)
+				waiting = append(waiting, a.session())
 			}
-			for range n {
-				if r := a.session().end(t); !errors.Is(r.Err, relay.ErrPreambleLate) {
+			if now := runtime.NumGoroutine(); name == "loop" && now > goroutines {
+				t.Errorf("%d goroutines before, %d while clients wait", goroutines, now)
+			}
+			for _, s := range waiting {
+				if r := s.end(t); !errors.Is(r.Err, relay.ErrPreambleLate) {
 					t.Errorf("result %+v", r)
 				}
 			}
