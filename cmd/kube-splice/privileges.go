@@ -107,7 +107,7 @@ func (o *options) forFiles(needed []cap.Value) (more []cap.Value, err error) {
 	if slices.ContainsFunc(read, closedForReading) {
 		more = append(more, cap.DAC_READ_SEARCH)
 	}
-	if closed(o.connectionOut, unix.W_OK) || closed(filepath.Dir(o.connectionOut), unix.W_OK) {
+	if out := o.connectionOut; out != "" && (closed(out, unix.W_OK) || closed(filepath.Dir(out), unix.W_OK)) {
 		more = append(more, cap.DAC_OVERRIDE)
 	}
 	return more, nil

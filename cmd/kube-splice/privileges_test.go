@@ -276,7 +276,8 @@ func TestManifestsOfAnotherUserAreFollowed(t *testing.T) {
 	c := newCluster(t)
 	c.small()
 	giveAway(t, c.manifests)
-	p := c.start()
+	p := c.launch("cd "+c.manifests, unlogged...) // where we are started does not matter
+	p.waitReady()
 	p.wantPrivileges(setOf(cap.NET_ADMIN, cap.NET_BIND_SERVICE, cap.DAC_READ_SEARCH), setOf(cap.NET_RAW))
 	text := asText(t, newService("web", "10.96.0.11"), newSlice("web", []string{podA}))
 	check(t, os.WriteFile(c.manifestPath("web"), []byte(text), 0o600))
