@@ -18,14 +18,17 @@ import (
 
 const eventObjects = "/api/v1/namespaces/default/events"
 
-// eventsOn returns the Events on an object as "kubectl describe" finds and shows them:
-// type, reason, who reports it, and the message.
+// eventsOn returns our Events on an object as "kubectl describe" finds and shows them:
+// type, reason, who reports it, and the message. The control plane makes some of its own.
 func (s *served) eventsOn(kind, name, uid string) ([]string, error) {
 	selector := fmt.Sprintf("involvedObject.kind=%s,involvedObject.name=%s,involvedObject.uid=%s", kind, name, uid)
 	var list corev1.EventList
 	err := s.try(http.MethodGet, eventObjects+"?fieldSelector="+url.QueryEscape(selector), asJSON, nil, &list)
 	var all []string
 	for _, e := range list.Items {
+		if e.ReportingController != "kube-splice" {
+			continue
+		}
 		if time.Since(e.EventTime.Time) > time.Minute {
 			err = fmt.Errorf("an Event of %v", e.EventTime)
 		}
@@ -40,7 +43,7 @@ func (s *served) awaitEvents(kind, name, uid string, beginnings ...string) {
 	eventually(s.t, func() error {
 		all, err := s.eventsOn(kind, name, uid)
 		if err != nil || len(all) != len(beginnings) {
-			return fmt.Errorf("%s %s has the Events %q (%w), want %d", kind, name, all, err, len(beginnings))
+			return fmt.Errorf("%s %s has the Events %q (%v), want %d", kind, name, all, err, len(beginnings))
 		}
 		for _, want := range beginnings {
 			if !strings.Contains("\n"+strings.Join(all, "\n"), "\n"+want) {
