@@ -48,7 +48,7 @@ var errNoRoomForListener = errors.New("too few descriptors for every Service por
 // reserve counts a connection among the active ones if there is room for it.
 func (p *Proxy) reserve() bool {
 	d := p.descriptors
-	taken := p.counters.active.Add(1)*int64(p.cfg.Engine.Descriptors()) + d.standing.Load() + d.flows.Load()
+	taken := p.cfg.Engine.Descriptors(p.counters.active.Add(1)) + d.standing.Load() + d.flows.Load()
 	if taken > d.limit {
 		p.counters.active.Add(-1)
 		return false

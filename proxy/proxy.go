@@ -226,11 +226,13 @@ func (p *Proxy) Prune() (freed bool) {
 // waits for flows: they never end by themselves, and their clients ask again.
 func (p *Proxy) Shutdown(ctx context.Context) {
 	p.stopping.Store(true)
+	var closing sync.WaitGroup // each may wait for a busy loop's turn
 	for l := range p.listeners() {
 		if l.udp == nil {
-			l.close()
+			closing.Go(l.close)
 		}
 	}
+	closing.Wait()
 	for _, c := range p.claims {
 		c.release()
 	}

@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -16,6 +17,7 @@ type acceptor struct {
 	timer   timer // while nothing can be accepted
 	pause   int64
 	closed  bool
+	given   sync.WaitGroup // connections handed to other loops that have not begun there
 }
 
 // turnAccepts is how many connections are accepted before others get their turn.
@@ -57,9 +59,7 @@ func (a *acceptor) Resume() {}
 // Close implements Listener.
 func (a *acceptor) Close() {
 	_ = a.loop.call(a.closeSocket)
-	for _, l := range a.loop.engine.loops { // connections handed over begin before this is done
-		_ = l.call(func() error { return nil })
-	}
+	a.given.Wait()
 }
 
 func (a *acceptor) closeSocket() error {
@@ -102,8 +102,12 @@ func (a *acceptor) accept() {
 	a.loop.timers.set(&a.timer, a.loop.now+1)
 }
 
-// wait has accept called later.
+// wait has accept called later, if there is a client that waits: accept(2) wants a free
+// descriptor before it looks.
 func (a *acceptor) wait(err error) {
+	if !readable(a.fd) {
+		return // a client that comes is an event
+	}
 	a.handler.Short(err)
 	a.pause = min(max(2*a.pause, int64(shortestPause)), int64(longestPause))
 	a.loop.timers.set(&a.timer, a.loop.now+a.pause)
@@ -117,7 +121,11 @@ func (a *acceptor) give(fd int32, client netip.AddrPort) {
 		to.begin(fd, client, a.handler)
 		return
 	}
-	to.post(func() { to.begin(fd, client, a.handler) })
+	a.given.Add(1)
+	to.post(func() {
+		defer a.given.Done()
+		to.begin(fd, client, a.handler)
+	})
 }
 
 // resetOnClose says whether closing a socket is to send RST, and not FIN (SO_LINGER in

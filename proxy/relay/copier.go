@@ -26,7 +26,7 @@ func NewCopier() *Copier {
 }
 
 // Descriptors implements Engine: two sockets, and a pipe in each direction.
-func (c *Copier) Descriptors() int { return 2 + 2*2 }
+func (c *Copier) Descriptors(connections int64) int64 { return (2 + 2*2) * connections }
 
 // Abort implements Engine.
 func (c *Copier) Abort() { c.abort() }

@@ -287,6 +287,47 @@ func TestNoSessionBeginsAfterAListenerIsClosed(t *testing.T) {
 	}
 }
 
+// Where there is room for one client, and it is there, nobody is kept waiting.
+func TestAClientThatTakesTheLastRoomIsNoShortage(t *testing.T) {
+	t.Parallel()
+	for name, start := range engines {
+		t.Run(name, func(t *testing.T) {
+			e, backend := start(), echo(t)
+			h := newPlanned(func(int, error) (relay.Dial, error) {
+				return relay.Dial{Backend: backend, Limit: 10 * time.Second}, nil
+			})
+			h.most = 1
+			address, l := h.serve(t, e)
+			for range 2 {
+				client, err := net.Dial("tcp", address)
+				check(t, err)
+				send(t, client, 1)
+				receive(t, client, 1)
+				check(t, client.Close())
+				h.end(t)
+			}
+			if len(h.short) > 0 {
+				t.Error("a shortage was told, but nobody waited")
+			}
+			first, err := net.Dial("tcp", address)
+			check(t, err)
+			send(t, first, 1)
+			receive(t, first, 1)
+			second, err := net.Dial("tcp", address)
+			check(t, err)
+			<-h.short
+			check(t, first.Close())
+			send(t, second, 1)
+			receive(t, second, 1)
+			check(t, second.Close())
+			h.end(t)
+			h.end(t)
+			l.Close()
+			e.Close()
+		})
+	}
+}
+
 // echo returns the address of a backend that sends back what it gets, until the test ends.
 func echo(t testing.TB) netip.AddrPort {
 	t.Helper()

@@ -22,7 +22,7 @@ func (p *pair) armLimit() {
 	}
 	at := p.used + limit
 	if p.place > 0 { // the peers may be taking what was written
-		at = min(at, p.loop.now+limit/4)
+		at = min(at, p.loop.now+max(limit/4, 1))
 	}
 	p.loop.timers.set(&p.timer, at)
 }

@@ -2,7 +2,10 @@ package relay_test
 
 import (
 	"errors"
+	"math"
+	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -104,4 +107,51 @@ func TestAReaderThatHangsIsNotUnanswered(t *testing.T) {
 			t.Errorf("the reader found %v in the end", err)
 		}
 	})
+}
+
+// A limit may be as long as a Duration can be.
+func TestTheLongestLimitIsNeverReached(t *testing.T) {
+	onEveryEngine(t, relay.Limits{Idle: math.MaxInt64, HalfClosed: math.MaxInt64}, func(t *testing.T, p *pair) {
+		exchange(t, p, 1)
+		check(t, p.client.CloseWrite())
+		if _, err := drain(t, p.backend); err != nil {
+			t.Errorf("the backend read %v, want the end", err)
+		}
+		send(t, p.backend, 1)
+		receive(t, p.client, 1)
+		check(t, p.backend.Close())
+		p.wantCause(t, relay.ClientClosed)
+	})
+}
+
+// Nor does the shortest keep an engine busy: it is reached at once, also while the backend
+// leaves what the client has sent unread.
+func TestTheShortestLimitIsReached(t *testing.T) {
+	t.Parallel()
+	backend := listen(t)
+	defer backend.Close()
+	for name, start := range engines {
+		t.Run(name, func(t *testing.T) {
+			var sent atomic.Bool
+			e, h := start(), newPlanned(func(int, error) (relay.Dial, error) {
+				if !sent.Load() {
+					return relay.Dial{Wait: time.Millisecond}, nil
+				}
+				return relay.Dial{Backend: backend.Addr().(*net.TCPAddr).AddrPort(), Limit: 10 * time.Second}, nil
+			})
+			h.limits.Idle = 1
+			address, l := h.serve(t, e)
+			client, err := net.Dial("tcp", address)
+			check(t, err)
+			defer client.Close()
+			check(t, client.SetWriteDeadline(time.Now().Add(200*time.Millisecond)))
+			flood(client)
+			sent.Store(true)
+			if _, r := h.end(t); r.Cause != relay.Idle {
+				t.Errorf("the pair ended by cause %d (%v), want Idle", r.Cause, r.Err)
+			}
+			l.Close()
+			e.Close()
+		})
+	}
 }

@@ -69,7 +69,7 @@ func newLoop(e *Loops) (*loop, error) {
 		p.close()
 		return nil, fmt.Errorf("start a relay loop: %w", os.NewSyscallError("eventfd", err))
 	}
-	l := &loop{engine: e, poller: p, wakeup: int32(wakeup), scratch: make([]byte, bufferSize)}
+	l := &loop{engine: e, poller: p, wakeup: int32(wakeup), pipes: pipes{open: &e.pipes}, scratch: make([]byte, bufferSize)}
 	if err := p.watch(l.wakeup, unix.EPOLLIN, 0); err != nil {
 		_ = unix.Close(wakeup)
 		p.close()

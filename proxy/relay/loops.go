@@ -17,6 +17,7 @@ import (
 type Loops struct {
 	loops []*loop
 	next  atomic.Uint32 // who watches the next listening socket
+	pipes atomic.Int64  // open ones, of all loops
 
 	ephemeral uint16 // the first port that the kernel gives sockets by itself
 	done      sync.WaitGroup
@@ -40,9 +41,9 @@ func NewLoops(n int) (*Loops, error) {
 	return e, nil
 }
 
-// Descriptors implements Engine. Pipes are not counted: a connection has one only while
-// bulk data passes or waits, and does without where there is none.
-func (e *Loops) Descriptors() int { return 2 }
+// Descriptors implements Engine. Only pipes that are there count: a connection has one only
+// while bulk data passes or waits, and does without where there is none.
+func (e *Loops) Descriptors(connections int64) int64 { return 2*connections + 2*e.pipes.Load() }
 
 // Listen implements Engine. One loop watches the socket and spreads what it accepts.
 func (e *Loops) Listen(ln *net.TCPListener, h Handler) (Listener, error) {

@@ -1,6 +1,10 @@
 package relay
 
-import "golang.org/x/sys/unix"
+import (
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
 
 // pipe carries the payload of a direction through splice(2), which moves the kernel's
 // references to pages and not bytes.
@@ -25,7 +29,8 @@ const (
 // pipes are a loop's.
 type pipes struct {
 	spare []*pipe
-	out   int // given and not given back
+	out   int           // given and not given back
+	open  *atomic.Int64 // of the whole engine
 }
 
 // get returns an empty pipe, or nil if none can be had.
@@ -43,16 +48,31 @@ func (s *pipes) get() *pipe {
 	if unix.Pipe2(fds[:], unix.O_NONBLOCK|unix.O_CLOEXEC) != nil {
 		return nil // too few descriptors: copying does without
 	}
+	s.open.Add(1)
+	p := &pipe{in: int32(fds[1]), out: int32(fds[0])}
+	if scarce(max(fds[0], fds[1])) {
+		s.close(p)
+		return nil
+	}
 	_, _ = unix.FcntlInt(uintptr(fds[0]), unix.F_SETPIPE_SZ, pipeSize)
 	s.out++
-	return &pipe{in: int32(fds[1]), out: int32(fds[0])}
+	return p
+}
+
+// scarce reports whether a descriptor is of the last quarter of what the process may have.
+// As the kernel gives the lowest number there is, the others are taken; these are for whoever
+// cannot do without.
+func scarce(fd int) bool {
+	var limit unix.Rlimit
+	err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit)
+	return err == nil && uint64(fd) >= limit.Cur-limit.Cur/4
 }
 
 // put takes a pipe back. One that is not empty is of no use to anybody else.
 func (s *pipes) put(p *pipe) {
 	s.out--
 	if p.filled > 0 || len(s.spare) >= sparePipes {
-		p.close()
+		s.close(p)
 		return
 	}
 	s.spare = append(s.spare, p)
@@ -61,12 +81,13 @@ func (s *pipes) put(p *pipe) {
 // drop closes the spare pipes.
 func (s *pipes) drop() {
 	for _, p := range s.spare {
-		p.close()
+		s.close(p)
 	}
 	s.spare = s.spare[:0]
 }
 
-func (p *pipe) close() {
+func (s *pipes) close(p *pipe) {
+	s.open.Add(-1)
 	_ = unix.Close(int(p.in))
 	_ = unix.Close(int(p.out))
 }

@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"errors"
+	"math"
 	"net"
 	"net/netip"
 	"sync/atomic"
@@ -19,7 +20,7 @@ type planned struct {
 	next      func(call int, failed error) (relay.Dial, error)
 	sessions  chan *plan
 	reserved  atomic.Int64
-	room      atomic.Bool // whether Reserve succeeds
+	most      int64 // how many Reserve admits at once
 	short     chan error
 	connected atomic.Int64
 	limits    relay.Limits
@@ -34,17 +35,16 @@ type plan struct {
 }
 
 func newPlanned(next func(call int, failed error) (relay.Dial, error)) *planned {
-	h := &planned{next: next, sessions: make(chan *plan, 10_000), short: make(chan error, 1000)}
-	h.room.Store(true)
+	h := &planned{next: next, sessions: make(chan *plan, 10_000), short: make(chan error, 1000), most: math.MaxInt64}
 	return h
 }
 
 func (h *planned) Reserve() bool {
-	if h.room.Load() {
-		h.reserved.Add(1)
-		return true
+	if h.reserved.Add(1) > h.most {
+		h.reserved.Add(-1)
+		return false
 	}
-	return false
+	return true
 }
 
 func (h *planned) Release() { h.reserved.Add(-1) }
@@ -54,7 +54,7 @@ func (h *planned) Short(err error) {
 	default:
 	}
 }
-func (h *planned) TurnedAway(netip.AddrPort, error) { h.Release() }
+func (h *planned) TurnedAway(netip.AddrPort, error) {}
 func (h *planned) Arrive(int, netip.AddrPort) relay.Session {
 	s := &plan{handler: h, result: make(chan relay.Result, 1)}
 	h.sessions <- s

@@ -13,8 +13,8 @@ type Engine interface {
 	// Listen serves the connections that come to ln, which it takes over: the caller uses
 	// ln no more, whether or not Listen fails.
 	Listen(ln *net.TCPListener, h Handler) (Listener, error)
-	// Descriptors is how many descriptors a connection may take, both sockets included.
-	Descriptors() int
+	// Descriptors is how many descriptors so many connections may take at present.
+	Descriptors(connections int64) int64
 	// Abort resets every connection there is, or still comes, with Cause Shutdown.
 	Abort()
 	// Close ends the engine when its Listeners are closed and its connections have ended.

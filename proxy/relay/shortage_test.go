@@ -64,11 +64,11 @@ func (c *child) hear(t testing.TB, prefix string) string {
 	panic("unreachable")
 }
 
-// allow lets the child open n more descriptors: those below the limit that are free.
-func (c *child) allow(t testing.TB, n int) {
+// allow lets the child open n more descriptors, those below the limit that are free, and
+// returns the limit.
+func (c *child) allow(t testing.TB, n int) (below int) {
 	t.Helper()
 	open := c.descriptors(t)
-	below := 0
 	for free := 0; slices.Contains(open, below) || free < n; below++ {
 		if !slices.Contains(open, below) {
 			free++
@@ -76,6 +76,7 @@ func (c *child) allow(t testing.TB, n int) {
 	}
 	limit := unix.Rlimit{Cur: uint64(below), Max: uint64(below)}
 	check(t, unix.Prlimit(c.pid, unix.RLIMIT_NOFILE, &limit, nil))
+	return below
 }
 
 func (c *child) descriptors(t testing.TB) (fds []int) {
@@ -177,4 +178,34 @@ func TestWithoutPipesBulkDataIsCopied(t *testing.T) {
 	if now := len(c.descriptors(t)); now > before {
 		t.Errorf("%d descriptors before, %d after bulk data: the limit did not hold", before, now)
 	}
+}
+
+// Pipes leave others what they cannot do without: a quarter of the descriptors.
+func TestPipesDoNotTakeTheLastDescriptors(t *testing.T) {
+	t.Parallel()
+	const pairs, allowed = 24, 80 // two sockets a pair, and two ends of a pipe
+	backend := listen(t)
+	defer backend.Close()
+	c := startChild(t, "loop", backend.Addr())
+	limit := c.allow(t, allowed)
+	var clients, backends []net.Conn
+	for range pairs {
+		client, err := net.Dial("tcp", c.address)
+		check(t, err)
+		defer client.Close()
+		accepted, err := backend.AcceptTCP()
+		check(t, err)
+		defer accepted.Close()
+		clients, backends = append(clients, client), append(backends, accepted)
+	}
+	for i, client := range clients {
+		go func() { _, _ = client.Write(make([]byte, 64<<20)) }() // more than buffers take
+		receive(t, backends[i], 4<<20)
+	}
+	if open := len(c.descriptors(t)); open <= limit-allowed+2*pairs {
+		t.Errorf("%d descriptors are open: there is no pipe", open)
+	}
+	within(t, 10*time.Second, "a quarter of the descriptors is left", func() bool { // a pipe may just be tried
+		return limit-len(c.descriptors(t)) >= limit/4
+	})
 }

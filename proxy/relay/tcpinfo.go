@@ -66,6 +66,12 @@ func unread(fd int32) int {
 	return n
 }
 
+// readable reports whether a socket has something to give: of one that listens, a client.
+func readable(fd int32) bool {
+	n, err := unix.Poll([]unix.PollFd{{Fd: fd, Events: unix.POLLIN}}, 0)
+	return n > 0 || err != nil
+}
+
 // unanswered reports whether the peer has not acknowledged anything for longer than
 // limit although it was asked to, by data or by probes of its closed window: TCP
 // keepalive does not ask while data waits. A live peer that reads nothing answers.

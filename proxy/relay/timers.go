@@ -1,6 +1,9 @@
 package relay
 
-import "container/heap"
+import (
+	"container/heap"
+	"math"
+)
 
 // timer is when its owner wants to be called. It belongs to one loop and is part of its
 // owner, so that setting it allocates nothing.
@@ -13,8 +16,12 @@ type timer struct {
 // timers are a loop's, the earliest first.
 type timers []*timer
 
-// set has t's owner called at a time, instead of any time set before.
+// set has t's owner called at a time, instead of any time set before. One below 0 is so far
+// ahead that the sum was too large for the clock.
 func (h *timers) set(t *timer, at int64) {
+	if at < 0 {
+		at = math.MaxInt64
+	}
 	if t.place > 0 {
 		t.at = at
 		heap.Fix(h, t.place-1)
