@@ -17,15 +17,15 @@ type descriptors struct {
 	standing atomic.Int64
 }
 
-// newDescriptors keeps back a quarter of what the process may open, but no more
-// than 64.
+// newDescriptors keeps back half of what the process may open, but no more than 64: what
+// it has open itself is among these.
 func newDescriptors() *descriptors {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		return &descriptors{limit: math.MaxInt64}
 	}
 	most := int64(min(limit.Cur, math.MaxInt64))
-	kept := min(most/4, 64)
+	kept := min(most/2, 64)
 	return &descriptors{limit: most - kept, kept: kept}
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"strconv"
@@ -72,4 +73,36 @@ func TestDescriptorShortageIsSatOutQuietly(t *testing.T) {
 func (p *program) warnings() int {
 	text := p.said.text()
 	return strings.Count(text, "level=WARN") + strings.Count(text, "level=ERROR")
+}
+
+// Bulk data that waits for its reader has pipes.
+func TestReadersThatHangLeaveDescriptorsForRules(t *testing.T) {
+	t.Parallel()
+	for _, limit := range []int{64, 256} {
+		c := newCluster(t)
+		c.backend("pod-a", sendForEver)
+		c.publish(podA)
+		p := c.launch(fmt.Sprintf("ulimit -n %d", limit))
+		p.waitReady()
+		served := make(chan struct{}, limit)
+		for range limit { // more than there is room for
+			conn := connect(t, c.client(), webAddress)
+			go func() {
+				if n, _ := io.CopyN(io.Discard, conn, 2<<20); n > 0 {
+					served <- struct{}{}
+				}
+			}()
+		}
+		eventually(t, func() error { return wantSaid(p, "short of descriptors", 1) })
+		for range limit / 16 {
+			<-served
+		}
+		c.apply("more", newService("more", "10.96.0.20"), newSlice("more", []string{podB}))
+		eventually(t, func() error {
+			if rules := strings.Join(c.ourRules(), "\n"); !strings.Contains(rules, "10.96.0.20/32") {
+				return fmt.Errorf("with %d descriptors of %d open, the rules of a new Service are not written:\n%s", p.descriptors(), limit, p.said.text())
+			}
+			return nil
+		})
+	}
 }
