@@ -108,7 +108,7 @@ func (c *connection) locate(fd int) (err error) {
 //
 // Where one address is a load balancer's and an externalIP too, it is guarded: the
 // portals of load balancers come first.
-func (c *connection) admit() (err error) {
+func (c *connection) admit() error {
 	if c.listener.proxy.cfg.Direct {
 		c.scope = c.front.directScope(c.listener.scope)
 		return nil
@@ -117,7 +117,8 @@ func (c *connection) admit() (err error) {
 	if c.search.heading {
 		client = netip.Addr{}
 	}
-	c.scope, err = c.front.admit(client, c.original, c.listener.scope)
+	portal, err := c.front.admit(client, c.original, c.listener.scope)
+	c.scope, c.preserve = portal.Scope, c.front.port.Preserves(portal)
 	return err
 }
 
@@ -130,20 +131,22 @@ func (f *front) directScope(scope service.Scope) service.Scope {
 	return scope
 }
 
-// admit returns which endpoints a client gets that asked for original and came to a
-// listener of that scope, or why it gets none. A zero client is one that nobody knows yet.
-func (f *front) admit(client netip.Addr, original netip.AddrPort, scope service.Scope) (service.Scope, error) {
+// admit returns the portal by which a client came that asked for original and came to a
+// listener of that scope, or why it is not served: the scope is the listener's then. A
+// zero client is one that nobody knows yet.
+func (f *front) admit(client netip.Addr, original netip.AddrPort, scope service.Scope) (service.Portal, error) {
+	refused := service.Portal{Scope: scope}
 	portal, ok := f.portal(original, scope)
 	switch {
 	case !ok:
-		return scope, errDirect
+		return refused, errDirect
 	case !client.IsValid():
 	case portal.Kind == service.LoadBalancer && !f.balanced.admit(client):
-		return scope, errDeniedBalanced
+		return refused, errDeniedBalanced
 	case portal.Kind == service.NodePort && !f.nodePorts.admit(client):
-		return scope, errDeniedNodePort
+		return refused, errDeniedNodePort
 	}
-	return portal.Scope, nil
+	return portal, nil
 }
 
 // portal returns the portal that a client of a listener of that scope asked for. While

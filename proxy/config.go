@@ -30,6 +30,9 @@ type Config struct {
 	// Mark is set on the sockets of backend connections (SO_MARK, socket(7));
 	// 0 sets none. It needs CAP_NET_ADMIN.
 	Mark int
+	// Preserve is how endpoints are dialled from the client's own address; its zero value
+	// means that they never are.
+	Preserve Preserve
 	// Balancer is the balancing policy of Services that name none; empty means
 	// balancer.Default.
 	Balancer string

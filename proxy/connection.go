@@ -25,6 +25,8 @@ type connection struct {
 	scope            service.Scope
 	picked           bool // pick is to be ended
 	connected        bool
+	preserve         bool // the endpoint is to see the client's address
+	preserving       bool // the last one tried does
 }
 
 // Arrive implements relay.Handler: it admits a client, or remembers why not, unless that is
@@ -51,6 +53,9 @@ func (c *connection) Connected() relay.Limits {
 	c.pick.Connected(time.Since(c.search.tried))
 	c.found()
 	c.connected = true
+	if c.preserve && !c.preserving {
+		p.counters.hidden.Add(1)
+	}
 	c.listener.of.tally.active.Add(1)
 	return relay.Limits{HalfClosed: p.cfg.HalfClosed, Idle: c.front.port.Policy.IdleTimeout, Unanswered: p.cfg.unanswered()}
 }
@@ -96,6 +101,9 @@ func (c *connection) record() Record {
 		Attempts: int(c.attempts), Sticky: c.pick.Sticky,
 		Dial: c.dial, Duration: now.Sub(c.accepted), Ended: now,
 		LogOff: c.front.port.Policy.LogOff,
+	}
+	if c.connected {
+		r.ClientIP = c.seen()
 	}
 	c.announced.announce(&r)
 	return r

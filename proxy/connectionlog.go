@@ -159,6 +159,9 @@ func (r *Record) write(out slog.Handler) error {
 	if r.Scope == service.Local {
 		line.AddAttrs(slog.String("policy", "local"))
 	}
+	if r.ClientIP != "" {
+		line.AddAttrs(slog.String("client_ip", string(r.ClientIP)))
+	}
 	if r.Peer.IsValid() {
 		line.AddAttrs(slog.String("peer", text(r.Peer)))
 	}

@@ -11,7 +11,7 @@ type counters struct {
 	accepted, active, refusedDirect, denied, noEndpoints, dialFailed atomic.Int64
 	failedTries, failing, retries, up, down                          atomic.Int64
 	flows, flowsActive, flowsRefused, datagramsUp, datagramsDown     atomic.Int64
-	badHeader                                                        atomic.Int64
+	badHeader, hidden                                                atomic.Int64
 	evicted                                                          atomic.Uint64
 }
 
@@ -23,6 +23,7 @@ type Counts struct {
 	RefusedDirect int64  // came to a listener without being led there
 	Denied        int64  // refused because their address is in none of the source ranges
 	BadHeader     int64  // reset because a trusted peer did not send the PROXY header it had to
+	Hidden        int64  // whose address its backend was to see, and does not
 	NoEndpoints   int64  // refused because every eligible endpoint had left
 	DialFailed    int64  // connections reset because no endpoint could be reached
 	FailedTries   int64  // endpoints that could not be reached, whether or not another one could
@@ -37,7 +38,7 @@ func (p *Proxy) Counts() Counts {
 	c := &p.counters
 	return Counts{
 		Accepted: c.accepted.Load(), Active: c.active.Load(),
-		RefusedDirect: c.refusedDirect.Load(), Denied: c.denied.Load(), BadHeader: c.badHeader.Load(),
+		RefusedDirect: c.refusedDirect.Load(), Denied: c.denied.Load(), BadHeader: c.badHeader.Load(), Hidden: c.hidden.Load(),
 		NoEndpoints: c.noEndpoints.Load(), DialFailed: c.dialFailed.Load(), FailedTries: c.failedTries.Load(), Retries: c.retries.Load(),
 		Up: c.up.Load(), Down: c.down.Load(),
 		Evicted: c.evicted.Load(), Failing: c.failing.Load(),

@@ -26,6 +26,7 @@ type search struct {
 	began   time.Time        // when it was admitted
 	failed  []netip.AddrPort // not to be tried again
 	silent  []netip.AddrPort // did not answer in a short try; another round may find them
+	hide    bool             // no more tries from the client's address
 	pause   time.Duration    // the last one, after which more was to be had
 	last    error
 	tried   time.Time // when the last try began
@@ -81,7 +82,8 @@ func (c *connection) choose() error {
 	s, b := c.search, c.listener.of.balancer
 	pick, err := b.Pick(c.scope, c.client.Addr(), slices.Concat(s.failed, s.silent))
 	if err != nil && len(s.silent) > 0 {
-		s.silent = nil
+		// What kept them silent may be that answers to the client's address go elsewhere.
+		s.silent, s.hide = nil, true
 		pick, err = b.Pick(c.scope, c.client.Addr(), s.failed)
 	}
 	switch {
@@ -102,6 +104,10 @@ func (c *connection) blame(err error) time.Duration {
 	switch {
 	case p.ctx.Err() != nil: // we are shutting down
 		c.pick.Done()
+	case c.preserving && errors.Is(err, unix.EADDRNOTAVAIL): // of the client's; the node has its own
+		c.pick.Done()
+		c.attempts--
+		s.hide = true
 	case isShortage(err): // we lack something; the endpoint may be fine
 		c.pick.Done()
 		c.attempts-- // the endpoint was not asked
@@ -135,11 +141,15 @@ func (p *Proxy) mayDial(protocol service.Protocol, endpoint netip.AddrPort) erro
 
 // Prepare implements relay.Session: it marks a socket before it connects, so that the
 // rules of the host's own traffic let it pass even to an endpoint whose address is a
-// Service's.
+// Service's. It may give it the client's address.
 func (c *connection) Prepare(fd int) error {
 	cfg := &c.listener.proxy.cfg
-	if cfg.Mark != 0 {
-		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, cfg.Mark); err != nil {
+	mark := cfg.Mark
+	if c.preserving = c.mayPreserve() && c.bindToClient(fd); c.preserving {
+		mark |= cfg.Preserve.Mark
+	}
+	if mark != 0 {
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, mark); err != nil {
 			return fmt.Errorf("set the socket's mark (needs CAP_NET_ADMIN): %w", err)
 		}
 	}

@@ -58,7 +58,8 @@ func (f *flow) admit(front *front, local netip.AddrPort) (err error) {
 	case err != nil:
 		return err
 	}
-	f.scope, err = front.admit(f.client.Addr(), f.original, f.scope)
+	portal, err := front.admit(f.client.Addr(), f.original, f.scope)
+	f.scope = portal.Scope
 	return err
 }
 

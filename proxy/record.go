@@ -19,6 +19,7 @@ type Record struct {
 	Original netip.AddrPort // where the client connected to; zero if unknown
 	Backend  netip.AddrPort // the last one tried; zero if none was
 	Attempts int            // dials
+	ClientIP ClientIP       // how the backend knows the client; empty: none was reached
 	Sticky   bool           // the backend was chosen by session affinity
 	Dial     time.Duration  // from accept, or the PROXY header, to the backend's answer, failed dials included
 	Duration time.Duration  // from accept to the end

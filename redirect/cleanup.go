@@ -10,13 +10,15 @@ import (
 )
 
 // Cleanup removes our chains and every jump into them, of both families and from
-// both kernel interfaces, and touches nothing else. It needs nothing but the
+// both kernel interfaces, and our routing rules, and touches nothing else. It needs nothing but the
 // iptables programs that are there, may be repeated, and goes on after an error
 // to remove what it can, unless it lacks the privilege. It returns where there
 // were such rules, as in "IPv4 nft".
 func Cleanup(ctx context.Context, cfg Config) (removed []string, err error) {
 	cfg = cfg.withDefaults()
 	var errs []error
+	removed, err = removeRouting()
+	errs = append(errs, err)
 	looked := false
 	for _, variant := range []string{plain, nft, legacy} {
 		from, err := removeVariant(ctx, cfg, variant)
@@ -85,7 +87,7 @@ func (t *tool) remove(ctx context.Context) (removed bool, err error) {
 		return false, err
 	}
 	var errs []error
-	for _, table := range tables {
+	for _, table := range append([]string{"mangle"}, tables...) {
 		some, err := t.removeFrom(ctx, table, have[table])
 		removed = removed || some
 		errs = append(errs, err)

@@ -40,6 +40,7 @@ type IPTables struct {
 	warned  warning
 	cleaned bool // leftovers in the other kernel interface were looked for
 	placed  map[*tool]placement
+	answers answers
 }
 
 // placement is what the last Sync placed in one family, and for which node.
@@ -172,17 +173,28 @@ func (t *IPTables) syncFamily(ctx context.Context, tool *tool, want Rules) error
 		return err
 	}
 	places := junctions(t.cfg.NodePortAddresses.destinations(tool.family, host, want.NodeIPs))
+	if err := tool.place(ctx, places, have); err != nil {
+		return err
+	}
+	if slices.Contains(want.Preserve, tool.family) || have.bringsAnswers() {
+		places = append(places, t.bringAnswers(ctx, tool, have)...)
+	}
+	t.placed[tool] = placement{junctions: places, nodeIPs: want.NodeIPs, host: host, total: count(set, places)}
+	return errors.Join(refused...)
+}
+
+// place puts jumps into the built-in chains, where they are not in their places.
+func (t *tool) place(ctx context.Context, places []junction, have saved) error {
 	for _, j := range places {
 		lines := have[j.table][j.chain]
 		if j.holds(lines) {
 			continue
 		}
-		if err := j.repair(ctx, tool, lines); err != nil {
+		if err := j.repair(ctx, t, lines); err != nil {
 			return err
 		}
 	}
-	t.placed[tool] = placement{junctions: places, nodeIPs: want.NodeIPs, host: host, total: count(set, places)}
-	return errors.Join(refused...)
+	return nil
 }
 
 // writeChains brings the contents of our chains to what is wanted, and returns it.
@@ -215,7 +227,7 @@ func (t *IPTables) Intact(ctx context.Context) (bool, error) {
 			}
 		}
 	}
-	return true, nil
+	return t.answers.intact()
 }
 
 // Listeners returns the ports of the listeners that the rules found in the kernel

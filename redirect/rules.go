@@ -26,11 +26,14 @@ type Rules struct {
 	// Pods tells the clients inside from those outside. The node itself is always
 	// inside.
 	Pods PodTraffic
+	// Preserve are the families of which connections are to be dialled from the client's
+	// own address, sorted.
+	Preserve []service.Family
 }
 
 // Equal reports whether r and s say the same.
 func (r Rules) Equal(s Rules) bool {
-	return slices.Equal(r.Bindings, s.Bindings) && slices.Equal(r.NodeIPs, s.NodeIPs) && r.Pods.equal(s.Pods)
+	return slices.Equal(r.Bindings, s.Bindings) && slices.Equal(r.NodeIPs, s.NodeIPs) && r.Pods.equal(s.Pods) && slices.Equal(r.Preserve, s.Preserve)
 }
 
 // The historical chains. A reader of old articles finds what they describe.
@@ -42,14 +45,16 @@ const (
 	nodePortNonLocal  = "KUBE-NODEPORT-NON-LOCAL"
 )
 
-// tables are the tables that hold our chains, in the order they are written:
-// node ports are let in before packets are sent their way.
+// tables are the tables that hold our chains in any case, in the order they are written:
+// node ports are let in before packets are sent their way. Table mangle may too, see
+// answers.go.
 var tables = []string{"filter", "nat"}
 
 // chains are our chains of each table.
 var chains = map[string][]string{
 	"filter": {nodePortNonLocal},
 	"nat":    {portalsContainer, portalsHost, nodePortContainer, nodePortHost},
+	"mangle": {clientDialled, clientAnswers},
 }
 
 // ruleset holds the lines of our chains, by chain, as iptables-save prints them.

@@ -47,6 +47,8 @@ type Policy struct {
 	IdleTimeout time.Duration
 	// LogOff keeps this port's connections out of the connection log.
 	LogOff bool
+	// Preserve says for which clients endpoints see the client's address. Of TCP.
+	Preserve Preserve
 	// AcceptProxy demands a PROXY header of the peers that the proxy trusts. Of TCP.
 	AcceptProxy bool
 	// SendProxy is the version, 1 or 2, of the PROXY header that backends are sent; 0: none.

@@ -22,6 +22,7 @@ const (
 	annotationAcceptProxy   = annotationPrefix + "accept-proxy-protocol"
 	annotationSendProxy     = annotationPrefix + "send-proxy-protocol"
 	annotationVPCEndpoint   = annotationPrefix + "send-proxy-protocol-vpce-id"
+	annotationPreserve      = annotationPrefix + "preserve-client-ip"
 	annotationNodePorts     = annotationPrefix + "node-port-source-ranges" // see ranges.go
 )
 
@@ -60,6 +61,10 @@ var wishes = map[string]func(p *service.Policy, value string, o Options) error{
 		}
 		p.VPCEndpoint = value
 		return nil
+	},
+	annotationPreserve: func(p *service.Policy, value string, _ Options) (err error) {
+		p.Preserve, err = oneOf(value, map[string]service.Preserve{"true": service.PreserveAll, "false": service.PreserveNone})
+		return err
 	},
 	annotationNodePorts: func(*service.Policy, string, Options) error { return nil },
 }
@@ -102,6 +107,9 @@ func sayUseless(svc *corev1.Service, p service.Policy, say say) {
 	isTCP := func(sp corev1.ServicePort) bool { return sp.Protocol == corev1.ProtocolTCP || sp.Protocol == "" }
 	if (p.AcceptProxy || p.SendProxy > 0) && !slices.ContainsFunc(svc.Spec.Ports, isTCP) {
 		say("PROXY protocol is for TCP here, and the Service has no port of it: its annotations have no effect")
+	}
+	if p.Preserve == service.PreserveAll && !slices.ContainsFunc(svc.Spec.Ports, isTCP) {
+		say("annotation %s is for TCP, and the Service has no port of it: it has no effect", annotationPreserve)
 	}
 	if p.VPCEndpoint != "" && p.SendProxy != 2 {
 		say("annotation %s has no effect without %s: v2", annotationVPCEndpoint, annotationSendProxy)

@@ -24,6 +24,7 @@ var (
 	bytes       = desc("bytes_total", "Bytes relayed, client to backend (up) and back (down), counted when a connection or flow ends.", "direction")
 	dialsFailed = desc("dial_failures_total", "Dials that failed, and endpoints that refused a datagram, whether or not another endpoint was reached.")
 	retries     = desc("dial_retries_total", "Endpoints tried after a connection's or flow's first.")
+	hidden      = desc("client_addresses_hidden_total", "TCP connections whose backend was to see the client's address, and does not.")
 	evictions   = desc("affinity_evictions_total", "Session affinity records that made room for others.")
 	failing     = desc("listeners_failing", "Listeners and portals that cannot be opened at present.")
 	logDropped  = desc("connection_log_dropped_total", "Records that are missing in the connection log.")
@@ -32,7 +33,7 @@ var (
 // Describe describes the series that are always there.
 func (c *collector) Describe(descs chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		connections, active, refused, bytes, dialsFailed, retries, evictions, failing, logDropped,
+		connections, active, refused, bytes, dialsFailed, retries, hidden, evictions, failing, logDropped,
 		serviceConnections, serviceActive, serviceBytes, serviceDatagrams, serviceDialsFailed, serviceEndpoints, serviceAffinity,
 		flows, flowsActive, flowsEvicted, datagrams, datagramsDropped, datagramsResent, receiveFailures,
 	} {
@@ -57,6 +58,7 @@ func (c *collector) Collect(metrics chan<- prometheus.Metric) {
 	count(refused, c.proxy.FlowCounts().Refused, string(proxy.Refused))
 	count(dialsFailed, all.FailedTries)
 	count(retries, all.Retries)
+	count(hidden, all.Hidden)
 	count(evictions, int64(all.Evicted)) // #nosec G115 -- a count from 0
 	if c.log != nil {
 		count(logDropped, c.log.Dropped())

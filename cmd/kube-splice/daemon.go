@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"log/slog"
+	"net/netip"
 	"time"
 
 	"github.com/kube-splice/kube-splice/proxy"
@@ -15,6 +16,7 @@ type ruleWriter interface {
 	Sync(context.Context, redirect.Rules) error
 	Intact(context.Context) (bool, error)
 	Counts() []redirect.TableCount
+	MayPreserve(client, endpoint netip.Addr) bool
 }
 
 // daemon is the loop that brings each Snapshot to the listeners and then to the
@@ -133,7 +135,7 @@ func (d *daemon) open() {
 	} else {
 		d.openWait.reset()
 	}
-	want := redirect.Rules{Bindings: opened.Bindings, NodeIPs: d.snap.NodeIPs}
+	want := redirect.Rules{Bindings: opened.Bindings, NodeIPs: d.snap.NodeIPs, Preserve: preserving(d.snap)}
 	if d.pods != nil {
 		want.Pods = d.pods(d.snap)
 	}

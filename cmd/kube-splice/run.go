@@ -113,6 +113,7 @@ func proxyConfig(o options, in *redirection, record func(proxy.Record), log *slo
 		c.Direct = true
 	} else {
 		c.Mark = redirect.Mark
+		c.Preserve = proxy.Preserve{Mark: redirect.ClientMark, Possible: in.rules.MayPreserve}
 	}
 	return c
 }
