@@ -226,6 +226,8 @@ type record struct {
 	DownCount int64     `json:"datagrams_down"`
 	Close     string    `json:"close"`
 	Error     string    `json:"error"`
+	Policy    string    `json:"policy"`
+	ClientIP  string    `json:"client_ip"`
 	Peer      string    `json:"peer"`
 	UniqueID  string    `json:"unique_id"`
 }
