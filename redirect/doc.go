@@ -13,6 +13,9 @@
 //	nat     KUBE-NODEPORT-HOST       from OUTPUT, last
 //	filter  KUBE-NODEPORT-NON-LOCAL  from INPUT, first: lets node ports through
 //
+// Where pods are to see clients' own addresses, two chains in table mangle, a routing rule and
+// a route bring the answers here; answers.go has them.
+//
 // Portals come before node ports because a portal may be an address of the node
 // itself, and its port may equal the nodePort of another Service.
 //

@@ -88,6 +88,7 @@ func TestEqualPortsAreEqualInEverything(t *testing.T) {
 		"Policy.Affinity":       func(p *service.Port) { p.Policy.Affinity++ },
 		"Policy.IdleTimeout":    func(p *service.Port) { p.Policy.IdleTimeout++ },
 		"Policy.LogOff":         func(p *service.Port) { p.Policy.LogOff = true },
+		"Policy.Preserve":       func(p *service.Port) { p.Policy.Preserve = service.PreserveAll },
 		"Policy.AcceptProxy":    func(p *service.Port) { p.Policy.AcceptProxy = true },
 		"Policy.SendProxy":      func(p *service.Port) { p.Policy.SendProxy++ },
 		"Policy.VPCEndpoint":    func(p *service.Port) { p.Policy.VPCEndpoint = "x" },

@@ -86,6 +86,7 @@ func TestScrapeShowsTheProxysCountersByServicePort(t *testing.T) {
 		`kubesplice_connections_refused_total{close="dial-failed"}`:                 0,
 		`kubesplice_dial_failures_total`:                                            0,
 		`kubesplice_dial_retries_total`:                                             0,
+		`kubesplice_client_addresses_hidden_total`:                                  0,
 		`kubesplice_affinity_evictions_total`:                                       0,
 		`kubesplice_listeners_failing`:                                              0,
 		"kubesplice_service_connections_total{" + of:                                1,

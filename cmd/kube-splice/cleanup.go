@@ -15,7 +15,7 @@ func newCleanupCommand(env environment) *cobra.Command {
 		Use:   "cleanup",
 		Short: "Remove all rules of kube-splice from this node",
 		Long: `cleanup removes the chains of kube-splice and the jumps to them, for IPv4 and
-IPv6, legacy and nft iptables. Stop the proxy first: a running one writes its rules
+IPv6, legacy and nft iptables, and its routing rules and routes. Stop the proxy first: a running one writes its rules
 again. It may be run again, and leaves every other rule as it is.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runCleanup(cmd.Context(), env) },

@@ -92,6 +92,10 @@ func TestPolicyLocalShowsPodsTheClientOutside(t *testing.T) {
 				program.wantSeen(c.client(), address, family.bridge, hidden)
 				program.wantSeen(c.Node, address, family.bridge, hidden)
 			}
+			direct := net.JoinHostPort(family.pods[localPod], "8080") // goes on as if we were not there
+			if pod, seen, err := peerSeen(c.Outside, direct); seen != family.outside || err != nil {
+				c.t.Errorf("%s at %s: %q sees %q (%v), want %s", c.Outside.Name, direct, pod, seen, err, family.outside)
+			}
 		}
 	})
 }
@@ -250,6 +254,30 @@ func TestPodThatCannotAnswerTheClientsAddressIsDialledByTheNode(t *testing.T) {
 	}
 	if r := p.records(1)[0]; r.ClientIP != hidden || r.Attempts != 2 {
 		t.Errorf("logged %+v, want hidden at the second try", r)
+	}
+}
+
+// The ports of a client's address may run out, as those of the node's may.
+func TestClientWhoseAddressHasNoPortLeftIsServedByTheNode(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.serveAll(localPod)
+	c.onNode("sysctl", "-qw", "net.ipv4.ip_local_port_range=50000 50001")
+	local := policyCase{internal: inCluster, external: exLocal, endpoints: "local"}
+	c.apply("policy", local.objects(1, byIPv4)...)
+	p := c.start("--proxy-port-range", "40000-40009", "--drain-timeout", "0s")
+	const most = 3
+	for range most {
+		if who, err := hold(t, c.Outside, byIPv4.ways(1)["nodePort"]).ask(); who != localPod {
+			t.Errorf("answered by %q (%v), want %s", who, err, localPod)
+		}
+	}
+	says := map[string]int{}
+	for _, r := range p.finish(most) {
+		says[r.ClientIP]++
+	}
+	if says[preserved] != 2 || says[hidden] != 1 {
+		t.Errorf("logged %v, want 2 preserved and 1 hidden", says)
 	}
 }
 

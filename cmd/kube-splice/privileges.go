@@ -64,7 +64,7 @@ func forLegacy() []cap.Value {
 func (o *options) neededPrivileges(in *redirection) []cap.Value {
 	if in.rules != nil {
 		return []cap.Value{
-			cap.NET_ADMIN,        // rules, the mark of our own sockets (SO_MARK), conntrack, big socket buffers
+			cap.NET_ADMIN,        // rules, routes, marks of our own sockets (SO_MARK), IP_TRANSPARENT, conntrack, big socket buffers
 			cap.NET_BIND_SERVICE, // portals and health checks below 1024 may come at any time
 		}
 	}
