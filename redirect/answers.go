@@ -64,7 +64,7 @@ var answerJunctions = []junction{
 type answers struct {
 	ready  [2]atomic.Bool // by familyIndex
 	routes atomic.Pointer[netlink.Handle]
-	fault  string // what was last said to be wrong
+	fault  [2]string // what was last said to be wrong
 }
 
 func familyIndex(family service.Family) int {
@@ -106,17 +106,18 @@ func linkTo(routes *netlink.Handle, addr netip.Addr) int {
 // so. A kernel that lacks something for it is said once: clients' addresses are hidden then,
 // and everything else works.
 func (t *IPTables) bringAnswers(ctx context.Context, tool *tool, have saved) []junction {
-	a := &t.answers
+	a, family := &t.answers, familyIndex(tool.family)
 	err := a.bring(ctx, tool, have)
-	a.ready[familyIndex(tool.family)].Store(err == nil)
-	if err != nil {
-		if fault := err.Error(); ctx.Err() == nil && fault != a.fault {
-			t.cfg.Log.Warn("Endpoints cannot see clients' own addresses; they see the node's", "family", tool.family.String(), "error", err)
-			a.fault = fault
-		}
-		return nil
+	a.ready[family].Store(err == nil)
+	if err == nil {
+		a.fault[family] = ""
+		return answerJunctions
 	}
-	return answerJunctions
+	if fault := err.Error(); ctx.Err() == nil && fault != a.fault[family] {
+		t.cfg.Log.Warn("Endpoints cannot see clients' own addresses; they see the node's", "family", tool.family.String(), "error", err)
+		a.fault[family] = fault
+	}
+	return nil
 }
 
 func (a *answers) bring(ctx context.Context, tool *tool, have saved) error {

@@ -49,6 +49,16 @@ func TestWhatBringsAnswersIsMadeOnceAndWhenWanted(t *testing.T) {
 		if now := n.saved(); now != made || !n.intact(r) {
 			t.Errorf("the rules were\n%s\nand are\n%s", made, now)
 		}
+		for _, damage := range []string{"ip rule del lookup 8192", "ip -6 route flush table 8192"} {
+			n.run(damage)
+			if n.intact(r) {
+				t.Errorf("%s was not noticed", damage)
+			}
+			n.sync(r, want)
+			if !n.intact(r) {
+				t.Errorf("%s was not made good", damage)
+			}
+		}
 		if removed := n.cleanup(); !slices.Contains(removed, "IPv4 routing") || !slices.Contains(removed, "IPv6 routing") {
 			t.Errorf("cleanup removed %v, want routing of both families", removed)
 		}

@@ -297,6 +297,7 @@ func TestClientOfAPROXYHeaderIsPreserved(t *testing.T) {
 		{lab.NodeIP + ":5555", bridgeIP, hidden},
 		{"10.244.1.50:5555", bridgeIP, hidden}, // on the bridge
 		{"[2001:db8::7]:5555", bridgeIP, hidden},
+		{"169.254.169.254:5555", bridgeIP, hidden},
 	} {
 		conn, err := c.Outside.Dial("tcp", byIPv4.ways(1)["nodePort"], patience)
 		check(t, err)
