@@ -23,7 +23,7 @@ type Counts struct {
 	RefusedDirect int64  // came to a listener without being led there
 	Denied        int64  // refused because their address is in none of the source ranges
 	BadHeader     int64  // reset because a trusted peer did not send the PROXY header it had to
-	Hidden        int64  // whose address its backend was to see, and does not
+	Hidden        int64  // connections, and flows that have ended, whose backend was to see the client's address and did not
 	NoEndpoints   int64  // refused because every eligible endpoint had left
 	DialFailed    int64  // connections reset because no endpoint could be reached
 	FailedTries   int64  // endpoints that could not be reached, whether or not another one could

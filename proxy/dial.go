@@ -139,23 +139,6 @@ func (p *Proxy) mayDial(protocol service.Protocol, endpoint netip.AddrPort) erro
 	return nil
 }
 
-// Prepare implements relay.Session: it marks a socket before it connects, so that the
-// rules of the host's own traffic let it pass even to an endpoint whose address is a
-// Service's. It may give it the client's address.
-func (c *connection) Prepare(fd int) error {
-	cfg := &c.listener.proxy.cfg
-	mark := cfg.Mark
-	if c.preserving = c.mayPreserve() && c.bindToClient(fd); c.preserving {
-		mark |= cfg.Preserve.Mark
-	}
-	if mark != 0 {
-		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, mark); err != nil {
-			return fmt.Errorf("set the socket's mark (needs CAP_NET_ADMIN): %w", err)
-		}
-	}
-	return setKeepAlive(fd, cfg.KeepAlive)
-}
-
 // setKeepAlive does what net.KeepAliveConfig says.
 func setKeepAlive(fd int, k net.KeepAliveConfig) error {
 	if !k.Enable {

@@ -23,6 +23,8 @@ type flow struct {
 	attempts         uint32
 	scope            service.Scope
 	picked           bool // pick is to be ended
+	preserve         bool // the endpoint is to see the client's address
+	preserving       bool // the last one does
 }
 
 // route is a listener's datagram.Router: it admits a client and picks its endpoint, or
@@ -59,7 +61,7 @@ func (f *flow) admit(front *front, local netip.AddrPort) (err error) {
 		return err
 	}
 	portal, err := front.admit(f.client.Addr(), f.original, f.scope)
-	f.scope = portal.Scope
+	f.scope, f.preserve = portal.Scope, front.port.Preserves(portal)
 	return err
 }
 
@@ -117,6 +119,9 @@ func (f *flow) Done(r datagram.Result) {
 	case r.Cause == datagram.Internal && isShortage(r.Err):
 		p.shortage.note(r.Err)
 	}
+	if f.preserve && !f.preserving {
+		p.counters.hidden.Add(1)
+	}
 	p.counters.flowsActive.Add(-1)
 	s.tally.active.Add(-1)
 	p.relayed(s, r.Up, r.Down)
@@ -138,10 +143,18 @@ func (f *flow) refuse(why Close, err error) error {
 
 func (f *flow) record(r datagram.Result, why Close) Record {
 	s := f.listener.of
-	return Record{
+	rec := Record{
 		Name: s.name, Scope: f.scope, Client: f.client, Original: f.original, Backend: f.pick.Endpoint,
 		Attempts: int(f.attempts), Sticky: f.pick.Sticky, Duration: r.Duration, Ended: time.Now(),
 		Up: r.Up, Down: r.Down, DatagramsUp: r.DatagramsUp, DatagramsDown: r.DatagramsDown,
 		Close: why, Err: r.Err, LogOff: s.front.Load().port.Policy.LogOff,
 	}
+	switch {
+	case r.Cause == 0 || why == Refused || why == Internal: // no endpoint was reached
+	case f.preserving:
+		rec.ClientIP = Preserved
+	default:
+		rec.ClientIP = Hidden
+	}
+	return rec
 }

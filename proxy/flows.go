@@ -34,7 +34,7 @@ func (p *Proxy) openFlows() (err error) {
 		}
 	}
 	most := p.descriptors.shareFor(p.cfg.MaxFlows, p.open+len(p.claims))
-	loop, err := datagram.New(datagram.Config{MaxFlows: int(most), Mark: p.cfg.Mark})
+	loop, err := datagram.New(datagram.Config{MaxFlows: int(most)})
 	if err != nil {
 		return errors.Join(err, p.flows.closeTracking())
 	}

@@ -127,7 +127,7 @@ func TestFlowIsRecordedWhenItEnds(t *testing.T) {
 	want := proxy.Record{
 		Name: newUDPPort("dns").Name, Client: netip.MustParseAddrPort(client.LocalAddr().String()), Original: rec.Original,
 		Backend: netip.MustParseAddrPort(server), Attempts: 1, Up: 1, Down: 3, DatagramsUp: 1, DatagramsDown: 1,
-		Close: proxy.IdleLimit, Duration: rec.Duration, Ended: rec.Ended,
+		ClientIP: proxy.Hidden, Close: proxy.IdleLimit, Duration: rec.Duration, Ended: rec.Ended,
 	}
 	if rec != want || rec.Duration < 100*time.Millisecond || rec.Ended.IsZero() || rec.Original.String() != client.RemoteAddr().String() {
 		t.Errorf("recorded %+v\nwant %+v", rec, want)

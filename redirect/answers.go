@@ -43,14 +43,26 @@ const (
 	answersPriority = 0x20
 )
 
-// answerRules only look at new connections where they mark: one that the client itself
-// holds to the endpoint, by the same ports, is not touched.
+// answerRules mark new connections of TCP only: one that the client itself holds to the
+// endpoint, by the same ports, is not touched. Of UDP, an answer that comes when conntrack
+// has forgotten the flow begins a new one, which is ours all the same.
 var answerRules = ruleset{
-	clientDialled: {fmt.Sprintf("-A %s -m mark --mark %#x/%#x -m conntrack --ctstate NEW -j CONNMARK --set-xmark %#x/%#x",
-		clientDialled, Mark|ClientMark, Mark|ClientMark, ClientMark, ClientMark)},
-	clientAnswers: {fmt.Sprintf("-A %s -m connmark --mark %#x/%#x -m conntrack --ctdir REPLY -j MARK --set-xmark %#x/%#x",
-		clientAnswers, ClientMark, ClientMark, ClientMark, Mark|ClientMark)},
+	clientDialled: {
+		"-A " + clientDialled + " -p tcp" + ourSocket + " -m conntrack --ctstate NEW" + toConnmark,
+		"-A " + clientDialled + " -p udp" + ourSocket + toConnmark,
+	},
+	clientAnswers: {
+		"-A " + clientAnswers + dialledHere + " -m conntrack --ctdir REPLY" + toMark,
+		"-A " + clientAnswers + " -p udp" + dialledHere + toMark,
+	},
 }
+
+var (
+	ourSocket   = fmt.Sprintf(" -m mark --mark %#x/%#x", Mark|ClientMark, Mark|ClientMark)
+	toConnmark  = fmt.Sprintf(" -j CONNMARK --set-xmark %#x/%#x", ClientMark, ClientMark)
+	dialledHere = fmt.Sprintf(" -m connmark --mark %#x/%#x", ClientMark, ClientMark)
+	toMark      = fmt.Sprintf(" -j MARK --set-xmark %#x/%#x", ClientMark, Mark|ClientMark)
+)
 
 // answerJunctions come first: other programs accept what belongs to a connection at once.
 var answerJunctions = []junction{

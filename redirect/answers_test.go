@@ -35,8 +35,8 @@ func TestWhatBringsAnswersIsMadeOnceAndWhenWanted(t *testing.T) {
 		n.sync(r, want)
 		made := n.saved()
 		for _, chain := range []string{"KUBE-CLIENT-DIALLED", "KUBE-CLIENT-ANSWERS"} {
-			if count := strings.Count(made, "-A "+chain); count != 2 {
-				t.Errorf("%s has %d rules in both families, want 2, in\n%s", chain, count, made)
+			if count := strings.Count(made, "-A "+chain); count != 4 {
+				t.Errorf("%s has %d rules in both families, want 4, in\n%s", chain, count, made)
 			}
 		}
 		before := p.writes()

@@ -47,7 +47,7 @@ type Policy struct {
 	IdleTimeout time.Duration
 	// LogOff keeps this port's connections out of the connection log.
 	LogOff bool
-	// Preserve says for which clients endpoints see the client's address. Of TCP.
+	// Preserve says for which clients endpoints see the client's address.
 	Preserve Preserve
 	// AcceptProxy demands a PROXY header of the peers that the proxy trusts. Of TCP.
 	AcceptProxy bool

@@ -29,16 +29,18 @@ func (p *Port) Preserves(portal Portal) bool {
 	case PreserveAll:
 		return true
 	case PreserveOutside:
-		return portal.Clients == Outside && portal.Scope == Local && p.Policy.SendProxy == 0
+		return portal.Clients == Outside && portal.Scope == Local && !p.Announces()
 	}
 	return false
 }
 
 // MayPreserve reports whether there may be clients whose addresses are to be preserved.
 func (p *Port) MayPreserve() bool {
-	local := p.Policy.Preserve == PreserveOutside && p.External == Local && p.Policy.SendProxy == 0
-	return p.Name.Protocol == TCP && (local || p.Policy.Preserve == PreserveAll)
+	return p.Policy.Preserve == PreserveAll || p.Policy.Preserve == PreserveOutside && p.External == Local && !p.Announces()
 }
+
+// Announces reports whether backends are sent PROXY headers.
+func (p *Port) Announces() bool { return p.Name.Protocol == TCP && p.Policy.SendProxy > 0 }
 
 // IsLocal reports whether an address is that of an endpoint on this node.
 func (p *Port) IsLocal(endpoint netip.AddrPort) bool {

@@ -108,9 +108,6 @@ func sayUseless(svc *corev1.Service, p service.Policy, say say) {
 	if (p.AcceptProxy || p.SendProxy > 0) && !slices.ContainsFunc(svc.Spec.Ports, isTCP) {
 		say("PROXY protocol is for TCP here, and the Service has no port of it: its annotations have no effect")
 	}
-	if p.Preserve == service.PreserveAll && !slices.ContainsFunc(svc.Spec.Ports, isTCP) {
-		say("annotation %s is for TCP, and the Service has no port of it: it has no effect", annotationPreserve)
-	}
 	if p.VPCEndpoint != "" && p.SendProxy != 2 {
 		say("annotation %s has no effect without %s: v2", annotationVPCEndpoint, annotationSendProxy)
 	}

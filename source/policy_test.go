@@ -50,16 +50,12 @@ func TestPolicyIsWhatTheServiceAsksFor(t *testing.T) {
 		"preserve":     {annotated("kube-splice.io/preserve-client-ip", "true"), service.Policy{Preserve: service.PreserveAll}, ""},
 		"preserve not": {annotated("kube-splice.io/preserve-client-ip", "false"), service.Policy{Preserve: service.PreserveNone}, ""},
 		"preserve how": {annotated("kube-splice.io/preserve-client-ip", "yes"), service.Policy{}, `"yes" is none of false, true`},
-		"preserve UDP": {func(svc *corev1.Service) {
-			annotated("kube-splice.io/preserve-client-ip", "true")(svc)
-			svc.Spec.Ports[0].Protocol = corev1.ProtocolUDP
-		}, service.Policy{Preserve: service.PreserveAll}, "is for TCP"},
-		"send v1":   {annotated("kube-splice.io/send-proxy-protocol", "v1"), service.Policy{SendProxy: 1}, ""},
-		"send v2":   {annotated("kube-splice.io/send-proxy-protocol", "v2", "kube-splice.io/send-proxy-protocol-vpce-id", "vpce-1"), service.Policy{SendProxy: 2, VPCEndpoint: "vpce-1"}, ""},
-		"send off":  {annotated("kube-splice.io/send-proxy-protocol", "off"), service.Policy{}, ""},
-		"send v3":   {annotated("kube-splice.io/send-proxy-protocol", "v3"), service.Policy{}, `"v3" is none of off, v1, v2`},
-		"no ID":     {annotated("kube-splice.io/send-proxy-protocol", "v2", "kube-splice.io/send-proxy-protocol-vpce-id", "vpce 1"), service.Policy{SendProxy: 2}, `"vpce 1"`},
-		"ID for v1": {annotated("kube-splice.io/send-proxy-protocol", "v1", "kube-splice.io/send-proxy-protocol-vpce-id", "vpce-1"), service.Policy{SendProxy: 1, VPCEndpoint: "vpce-1"}, "no effect without kube-splice.io/send-proxy-protocol: v2"},
+		"send v1":      {annotated("kube-splice.io/send-proxy-protocol", "v1"), service.Policy{SendProxy: 1}, ""},
+		"send v2":      {annotated("kube-splice.io/send-proxy-protocol", "v2", "kube-splice.io/send-proxy-protocol-vpce-id", "vpce-1"), service.Policy{SendProxy: 2, VPCEndpoint: "vpce-1"}, ""},
+		"send off":     {annotated("kube-splice.io/send-proxy-protocol", "off"), service.Policy{}, ""},
+		"send v3":      {annotated("kube-splice.io/send-proxy-protocol", "v3"), service.Policy{}, `"v3" is none of off, v1, v2`},
+		"no ID":        {annotated("kube-splice.io/send-proxy-protocol", "v2", "kube-splice.io/send-proxy-protocol-vpce-id", "vpce 1"), service.Policy{SendProxy: 2}, `"vpce 1"`},
+		"ID for v1":    {annotated("kube-splice.io/send-proxy-protocol", "v1", "kube-splice.io/send-proxy-protocol-vpce-id", "vpce-1"), service.Policy{SendProxy: 1, VPCEndpoint: "vpce-1"}, "no effect without kube-splice.io/send-proxy-protocol: v2"},
 		"no TCP": {func(svc *corev1.Service) {
 			annotated("kube-splice.io/send-proxy-protocol", "v2")(svc)
 			svc.Spec.Ports[0].Protocol = corev1.ProtocolUDP

@@ -24,7 +24,7 @@ var (
 	bytes       = desc("bytes_total", "Bytes relayed, client to backend (up) and back (down), counted when a connection or flow ends.", "direction")
 	dialsFailed = desc("dial_failures_total", "Dials that failed, and endpoints that refused a datagram, whether or not another endpoint was reached.")
 	retries     = desc("dial_retries_total", "Endpoints tried after a connection's or flow's first.")
-	hidden      = desc("client_addresses_hidden_total", "TCP connections whose backend was to see the client's address, and does not.")
+	hidden      = desc("client_addresses_hidden_total", "Connections and flows whose backend was to see the client's address, and did not.")
 	evictions   = desc("affinity_evictions_total", "Session affinity records that made room for others.")
 	failing     = desc("listeners_failing", "Listeners and portals that cannot be opened at present.")
 	logDropped  = desc("connection_log_dropped_total", "Records that are missing in the connection log.")

@@ -186,6 +186,7 @@ func (c *cluster) route(name string, addr4, addr6 string) {
 		"ip route add " + addr4 + "/32 dev " + veth,
 		"ip -6 route add " + addr6 + "/128 dev " + veth,
 		"sysctl -qw net.ipv4.conf." + veth + ".proxy_arp=1",
+		"sysctl -qw net.ipv4.neigh." + veth + ".proxy_delay=0",
 		"sysctl -qw net.ipv4.conf." + veth + ".rp_filter=1",
 	} {
 		c.onNode(strings.Fields(command)...)
@@ -209,17 +210,22 @@ func TestPodsOnRoutedVethsSeeTheClient(t *testing.T) {
 	c.route(localPod, podA, podA6)
 	c.route("client", client.Addr4.String(), client.Addr6.String())
 	c.serveAll(localPod)
+	c.serveDatagrams(localPod)
 	for i, family := range localCases {
 		local := policyCase{internal: inCluster, external: exLocal, endpoints: "local"}
-		objects := local.objects(1, family.addressing)
-		annotations("preserve-client-ip", "true")(objects[0].(*corev1.Service))
-		c.apply(fmt.Sprintf("policy-%d", i), objects...)
+		tcp, udp := local.objects(1, family.addressing), overUDP(local.objects(2, family.addressing))
+		annotations("preserve-client-ip", "true")(tcp[0].(*corev1.Service))
+		annotations("preserve-client-ip", "true")(udp[0].(*corev1.Service))
+		c.apply(fmt.Sprintf("policy-%d", i), append(tcp, udp...)...)
 	}
 	p := c.start("--cluster-cidr", "10.244.0.0/16,fd00:10:244::/48", "--bind-address", lab.NodeIP)
 	p.wantSeen(c.Outside, byIPv4.ways(1)["nodePort"], lab.OutsideIP, preserved)
 	p.wantSeen(c.Outside, byIPv6.ways(1)["nodePort"], lab.OutsideIPv6, preserved)
 	p.wantSeen(client.Namespace, byIPv4.ways(1)["clusterIP"], client.Addr4.String(), preserved)
 	p.wantSeen(client.Namespace, byIPv6.ways(1)["clusterIP"], client.Addr6.String(), preserved)
+	wantSeenUDP(t, c.Outside, byIPv4.ways(2)["nodePort"], lab.OutsideIP)
+	wantSeenUDP(t, c.Outside, byIPv6.ways(2)["nodePort"], lab.OutsideIPv6)
+	wantSeenUDP(t, client.Namespace, byIPv4.ways(2)["clusterIP"], client.Addr4.String())
 }
 
 // A pod that is asked for a port where nobody listens says so to the client's address.

@@ -13,9 +13,6 @@ type Config struct {
 	// ephemeral port (ip(7), ip_local_port_range), so the system may set a lower limit;
 	// where it does, flows make room in the same way.
 	MaxFlows int
-	// Mark is set on the sockets of flows (SO_MARK, socket(7)); 0 sets none. It needs
-	// CAP_NET_ADMIN.
-	Mark int
 }
 
 const defaultMaxFlows = 1 << 16
@@ -64,6 +61,8 @@ type Route struct {
 // Token stands for one flow at its owner. The Loop calls its methods, so what is said
 // of a Router holds for them.
 type Token interface {
+	// Prepare may set options of a socket of the flow before it connects to its endpoint.
+	Prepare(fd int) error
 	// Failed reports that the flow's endpoint cannot be reached: its machine has said
 	// that the port is closed (ECONNREFUSED), or there is no way to it. The flow goes
 	// on to the endpoint returned, which may be the same; the zero AddrPort ends it.

@@ -119,6 +119,8 @@ type token struct {
 	done   bool
 }
 
+func (t *token) Prepare(int) error { return nil }
+
 func (t *token) Failed(error) netip.AddrPort {
 	t.owner.mu.Lock()
 	defer t.owner.mu.Unlock()

@@ -67,11 +67,11 @@ func (l *Loop) openSocket(f *flow, backend netip.AddrPort) error {
 	if is4 {
 		options = []option{{unix.IPPROTO_IP, unix.IP_RECVERR, 1}}
 	}
-	if l.cfg.Mark != 0 {
-		options = append(options, option{unix.SOL_SOCKET, unix.SO_MARK, l.cfg.Mark})
-	}
 	setBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, flowBuffer)
 	err = setOptions(fd, options...)
+	if err == nil {
+		err = f.token.Prepare(fd)
+	}
 	if err == nil {
 		err = os.NewSyscallError("connect", unix.Connect(fd, sockaddr(backend)))
 	}

@@ -54,6 +54,8 @@ func main() {
 // flow is a Token that wants to know nothing.
 type flow struct{ backend netip.AddrPort }
 
+func (f *flow) Prepare(int) error { return nil }
+
 func (f *flow) Failed(error) netip.AddrPort { return f.backend }
 func (*flow) Done(datagram.Result)          {}
 
