@@ -74,9 +74,9 @@ var answerJunctions = []junction{
 
 // answers is how far answers to clients' addresses are brought here.
 type answers struct {
-	ready  [2]atomic.Bool // by familyIndex
-	routes atomic.Pointer[netlink.Handle]
-	fault  [2]string // what was last said to be wrong
+	ready [2]atomic.Bool // by familyIndex
+	links atomic.Pointer[links]
+	fault [2]string // what was last said to be wrong
 }
 
 func familyIndex(family service.Family) int {
@@ -91,27 +91,12 @@ func familyIndex(family service.Family) int {
 // endpoint's own link. Neither may be an address of this node. It may be called from any
 // goroutine.
 func (t *IPTables) MayPreserve(client, endpoint netip.Addr) bool {
-	routes := t.answers.routes.Load()
-	if routes == nil || !t.answers.ready[familyIndex(service.FamilyOf(endpoint))].Load() {
+	links := t.answers.links.Load()
+	if links == nil || !t.answers.ready[familyIndex(service.FamilyOf(endpoint))].Load() {
 		return false
 	}
-	toClient, toEndpoint := linkTo(routes, client), linkTo(routes, endpoint)
+	toClient, toEndpoint := links.to(client), links.to(endpoint)
 	return toClient != thisNode && toEndpoint > 0 && toClient != toEndpoint
-}
-
-// thisNode is what linkTo says of the node's own addresses; interfaces have indexes above 0.
-const thisNode = -1
-
-// linkTo returns the index of the interface that leads to an address; 0: none does.
-func linkTo(routes *netlink.Handle, addr netip.Addr) int {
-	found, err := routes.RouteGet(addr.AsSlice())
-	switch {
-	case err != nil || len(found) == 0:
-		return 0
-	case found[0].Type == unix.RTN_LOCAL:
-		return thisNode
-	}
-	return found[0].LinkIndex
 }
 
 // bringAnswers puts everything in place for one family, and returns the jumps that keep it
@@ -133,12 +118,12 @@ func (t *IPTables) bringAnswers(ctx context.Context, tool *tool, have saved) []j
 }
 
 func (a *answers) bring(ctx context.Context, tool *tool, have saved) error {
-	if a.routes.Load() == nil {
-		routes, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if a.links.Load() == nil {
+		links, err := openLinks()
 		if err != nil {
 			return fmt.Errorf("open a netlink socket: %w", err)
 		}
-		a.routes.Store(routes)
+		a.links.Store(links)
 	}
 	if err := routeAnswers(tool.family); err != nil {
 		return err

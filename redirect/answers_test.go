@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kube-splice/kube-splice/redirect"
 	"github.com/kube-splice/kube-splice/service"
@@ -89,5 +90,12 @@ func TestAddressesArePreservedBetweenTwoLinks(t *testing.T) {
 		if got := r.MayPreserve(netip.MustParseAddr(pair.client), netip.MustParseAddr(pair.endpoint)); got != pair.want {
 			t.Errorf("%s at %s may be preserved: %v, want %v", pair.client, pair.endpoint, got, pair.want)
 		}
+	}
+	c.run("ip route add 172.20.9.2/32 dev cbr0")
+	for deadline := time.Now().Add(20 * time.Second); r.MayPreserve(netip.MustParseAddr("172.20.9.2"), netip.MustParseAddr("10.244.1.11")); {
+		if time.Now().After(deadline) {
+			t.Fatal("a client that came to be on the pods' bridge may still be preserved")
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
 }
