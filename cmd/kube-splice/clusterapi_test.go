@@ -35,14 +35,14 @@ const (
 
 // api is an administrator's client of the API server.
 type api struct {
-	tb     *testing.T
+	tb     testing.TB
 	http   *http.Client
 	server string
 	token  string
 }
 
 // newAPI returns a client that connects from a machine of the lab.
-func newAPI(t *testing.T, kubeconfig string, from *lab.Namespace) *api {
+func newAPI(t testing.TB, kubeconfig string, from *lab.Namespace) *api {
 	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	check(t, err)

@@ -18,7 +18,7 @@ const gatePort = 7443
 
 // gate stands between the program and the API server, and decides what passes.
 type gate struct {
-	t        *testing.T
+	t        testing.TB
 	node     *lab.Namespace
 	listener net.Listener
 	copying  sync.WaitGroup

@@ -52,12 +52,12 @@ const patience = 15 * time.Second
 // cluster is a lab with a folder of manifests, or with a kubeconfig instead.
 type cluster struct {
 	*lab.Lab
-	t          *testing.T
+	t          testing.TB
 	manifests  string
 	kubeconfig string
 }
 
-func newCluster(t *testing.T) *cluster {
+func newCluster(t testing.TB) *cluster {
 	t.Helper()
 	l, err := lab.New(lab.Config{OneNode: true})
 	check(t, err)
@@ -105,7 +105,7 @@ func (c *cluster) manifestPath(manifest string) string {
 
 // program is a running kube-splice.
 type program struct {
-	t      *testing.T
+	t      testing.TB
 	cmd    *exec.Cmd
 	said   watchedOutput
 	log    string // the connection log's file

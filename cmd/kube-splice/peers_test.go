@@ -31,7 +31,7 @@ func (c *cluster) backend(pod string, handle func(*net.TCPConn)) (stop func()) {
 }
 
 // serveOn is backend on any address of any machine.
-func serveOn(t *testing.T, machine *lab.Namespace, address string, handle func(*net.TCPConn)) (stop func()) {
+func serveOn(t testing.TB, machine *lab.Namespace, address string, handle func(*net.TCPConn)) (stop func()) {
 	t.Helper()
 	ln, err := machine.Listen("tcp", address)
 	check(t, err)

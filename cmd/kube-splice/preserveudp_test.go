@@ -19,7 +19,7 @@ func (c *cluster) serveDatagrams(pod string) {
 }
 
 // wantSeenUDP demands that a pod sees that peer.
-func wantSeenUDP(t *testing.T, from *lab.Namespace, address, peer string) {
+func wantSeenUDP(t testing.TB, from *lab.Namespace, address, peer string) {
 	t.Helper()
 	answer, err := askBy(udpClient(t, from, address), "who", patience)
 	_, seen, _ := strings.Cut(strings.TrimSpace(answer), " ")

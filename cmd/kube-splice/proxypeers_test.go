@@ -23,7 +23,7 @@ import (
 
 // runPeer runs a server in a machine of the lab until the test ends, and waits until it
 // listens at the address.
-func runPeer(t *testing.T, in *lab.Namespace, address string, command ...string) {
+func runPeer(t testing.TB, in *lab.Namespace, address string, command ...string) {
 	t.Helper()
 	var said bytes.Buffer
 	cmd := exec.Command(command[0], command[1:]...)
@@ -47,7 +47,7 @@ func runPeer(t *testing.T, in *lab.Namespace, address string, command ...string)
 }
 
 // configured writes a program's configuration and returns its path.
-func configured(t *testing.T, text string) string {
+func configured(t testing.TB, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "config")
 	check(t, os.WriteFile(path, []byte(text), 0o600))
@@ -55,7 +55,7 @@ func configured(t *testing.T, text string) string {
 }
 
 // nginx runs nginx with stream and http parts.
-func nginx(t *testing.T, in *lab.Namespace, address, parts string) {
+func nginx(t testing.TB, in *lab.Namespace, address, parts string) {
 	t.Helper()
 	dir := t.TempDir()
 	config := configured(t, "load_module /usr/lib/nginx/modules/ngx_stream_module.so;\n"+
@@ -63,7 +63,7 @@ func nginx(t *testing.T, in *lab.Namespace, address, parts string) {
 	runPeer(t, in, address, "nginx", "-p", dir, "-e", "stderr", "-c", config)
 }
 
-func haproxy(t *testing.T, in *lab.Namespace, address, parts string) {
+func haproxy(t testing.TB, in *lab.Namespace, address, parts string) {
 	t.Helper()
 	config := configured(t, "defaults\n timeout connect 5s\n timeout client 60s\n timeout server 60s\n"+parts)
 	runPeer(t, in, address, "haproxy", "-db", "-f", config)

@@ -118,7 +118,7 @@ func TestProgramThatCannotStartSaysWhyInOneLine(t *testing.T) {
 const nobody = 65534
 
 // asNobody makes a command that is kube-splice start without privileges.
-func asNobody(t *testing.T, args ...string) *exec.Cmd {
+func asNobody(t testing.TB, args ...string) *exec.Cmd {
 	t.Helper()
 	users, err := os.ReadFile("/proc/self/uid_map")
 	check(t, err)
@@ -153,7 +153,7 @@ func TestProgramWithoutPrivilegesSaysWhichItNeeds(t *testing.T) {
 }
 
 // openFolder returns a folder that every user can read.
-func openFolder(t *testing.T) string {
+func openFolder(t testing.TB) string {
 	t.Helper()
 	folder, err := os.MkdirTemp("", "kube-splice-")
 	check(t, err)

@@ -20,7 +20,7 @@ const (
 )
 
 // serveDNS runs a DNS server on a port of both protocols, until the test ends.
-func serveDNS(t *testing.T, in *lab.Namespace, address string) {
+func serveDNS(t testing.TB, in *lab.Namespace, address string) {
 	t.Helper()
 	packets, err := in.ListenPacket("udp", address)
 	check(t, err)

@@ -14,7 +14,7 @@ import (
 
 // reports is a client with one socket for life that sends a numbered datagram at a
 // steady pace, whoever listens.
-func reports(t *testing.T, client net.Conn, pause time.Duration) {
+func reports(t testing.TB, client net.Conn, pause time.Duration) {
 	stopped, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
