@@ -28,7 +28,7 @@ func notReady(s *discoveryv1.EndpointSlice) {
 }
 
 // wantShares asks until each of the names must have answered share times.
-func wantShares(t *testing.T, c *cluster, address string, share int, names ...string) {
+func wantShares(t testing.TB, c *cluster, address string, share int, names ...string) {
 	t.Helper()
 	count := answers(t, c.Outside, address, share*len(names))
 	for _, name := range names {
