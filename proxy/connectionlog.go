@@ -156,11 +156,11 @@ func (r *Record) write(out slog.Handler) error {
 		slog.String("close", string(r.Close)),
 		slog.String("error", message),
 	)
-	if r.Scope == service.Local {
-		line.AddAttrs(slog.String("policy", "local"))
-	}
 	if r.ClientIP != "" {
 		line.AddAttrs(slog.String("client_ip", string(r.ClientIP)))
+	}
+	if r.Scope == service.Local {
+		line.AddAttrs(slog.String("policy", "local"))
 	}
 	if r.Peer.IsValid() {
 		line.AddAttrs(slog.String("peer", text(r.Peer)))
