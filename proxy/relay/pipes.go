@@ -14,12 +14,12 @@ type pipe struct {
 }
 
 const (
-	// pipeSize is what a pipe is asked to hold, 64 pages of 4 KiB. The kernel gives less
+	// pipeSize is what a pipe is asked to hold, 256 pages of 4 KiB. The kernel gives less
 	// to a user who has many (pipe-user-pages-soft, pipe(7)).
-	pipeSize = 256 << 10
-	// mostFilled is how many bytes are put into a pipe at once, and so how many a reader that
-	// hangs leaves there. Small packets need as many pages as more bytes would.
-	mostFilled = 128 << 10
+	pipeSize = 1 << 20
+	// leastFilled is how many bytes may be put into a pipe at once whatever the reader does, and
+	// so how many one that hangs leaves there.
+	leastFilled = 128 << 10
 	// sparePipes is how many empty pipes a loop keeps.
 	sparePipes = 8
 	// mostPipes is how many pipes a loop has in use; past it, bytes are copied.

@@ -14,9 +14,9 @@ type stream struct {
 }
 
 const (
-	// turnBytes is what a direction may move before others get their turn: some tens of
-	// microseconds' worth.
-	turnBytes = 256 << 10
+	// turnBytes is what a direction may move before others get their turn: a quarter of a
+	// millisecond's worth.
+	turnBytes = 1 << 20
 	// manyFull is how many full buffers in a row make a direction bulk, and manyThin how
 	// many small reads end that.
 	manyFull, manyThin = 2, 8
@@ -54,7 +54,7 @@ func (p *pair) pump(src, dst *end, s *stream) (more bool) {
 		case budget <= 0:
 			return true
 		}
-		n, errno := s.read(p.loop, src, dst)
+		n, errno := s.read(p.loop, src, dst, budget)
 		budget -= n
 		p.moved(s, n)
 		switch {
@@ -71,12 +71,12 @@ func (p *pair) pump(src, dst *end, s *stream) (more bool) {
 
 // read takes what src has. Small data is written to dst at once; n is how much of it dst
 // has taken. An end of src is noted there.
-func (s *stream) read(l *loop, src, dst *end) (n int, errno unix.Errno) {
+func (s *stream) read(l *loop, src, dst *end, budget int) (n int, errno unix.Errno) {
 	if s.bulk && s.pipe == nil {
 		s.pipe = l.pipes.get() // nil: there is none, so copy
 	}
 	if s.bulk && s.pipe != nil {
-		return 0, s.fill(src)
+		return 0, s.fill(src, min(max(room(dst.fd), leastFilled), budget))
 	}
 	got, errno := receive(src.fd, l.scratch)
 	switch {
@@ -119,11 +119,13 @@ func (s *stream) thin() {
 	}
 }
 
-// fill moves what src has into the empty pipe. Splicing never gets past an urgent byte
+// fill moves what src has into the empty pipe, most bytes at the most: what dst has room
+// for. The more at once, the less often dst's peer has to be woken for it, which on some
+// machines doubles the cost. Splicing never gets past an urgent byte
 // (tcp(7)): there it says that nothing has come, or that the end has. So copying is to say
 // whether that is true.
-func (s *stream) fill(src *end) unix.Errno {
-	n, errno := splice(src.fd, s.pipe.in, mostFilled)
+func (s *stream) fill(src *end, most int) unix.Errno {
+	n, errno := splice(src.fd, s.pipe.in, most)
 	switch {
 	case errno == unix.EAGAIN && src.exhaust, errno == 0 && n == 0:
 		s.bulk, s.run = false, 0

@@ -82,3 +82,13 @@ func unanswered(fd int32, limit time.Duration) bool {
 	info, err := tcpInfo(fd)
 	return err == nil && info.Probes+info.Retransmits > 0 && time.Duration(info.Last_ack_recv)*time.Millisecond > limit
 }
+
+// room returns how many bytes a socket takes before its writer has to wait, at a guess: what
+// the buffer is said to hold includes what the kernel itself needs (SO_SNDBUF, socket(7)).
+func room(fd int32) int {
+	size, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF)
+	if err != nil {
+		return 0
+	}
+	return (size/2 - unsent(fd)) / 2
+}

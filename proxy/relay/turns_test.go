@@ -178,8 +178,8 @@ func TestBulkDataWaitsForOthersAfterItsShare(t *testing.T) {
 	_, _ = h.end(t)
 	share := passed.Load() - before
 	t.Logf("%d KiB passed before the client's turn; %d more waited with the backend alone", share>>10, stuck)
-	if share == 0 || share > 1<<20 {
-		t.Errorf("%d bytes passed before the client's turn, want some, and 1 MiB at most", share)
+	if share == 0 || share > 3<<20 { // of two turns, and a little
+		t.Errorf("%d bytes passed before the client's turn, want some, and two turns' worth at most", share)
 	}
 	visits.Wait()
 	l.Close()
