@@ -12,13 +12,12 @@ import (
 // one more to reach their backends, nobody would be served and no rule be written.
 type descriptors struct {
 	limit    int64        // for all that follows
-	kept     int64        // beyond limit, for rules, manifests and logs
 	flows    atomic.Int64 // of limit, for flows of UDP whether or not they are there
 	standing atomic.Int64
 }
 
 // newDescriptors keeps back half of what the process may open, but no more than 64: what
-// it has open itself is among these.
+// it has open itself, and needs for rules, manifests and logs, is among these.
 func newDescriptors() *descriptors {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
@@ -26,7 +25,7 @@ func newDescriptors() *descriptors {
 	}
 	most := int64(min(limit.Cur, math.MaxInt64))
 	kept := min(most/2, 64)
-	return &descriptors{limit: most - kept, kept: kept}
+	return &descriptors{limit: most - kept}
 }
 
 // roomForListener reports whether another listener, or another held port, leaves
